@@ -1,0 +1,34 @@
+# Everything a fresh machine needs is set up by `make run` and `make test` themselves.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+# `python -m pip` everywhere: console scripts carry absolute paths, this does not.
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: venv run test lint types check long clean
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml Makefile
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade 'pip>=25' 'setuptools>=77' wheel
+	$(PIP) install 'torch==2.13.0'
+	$(PIP) install -e '.[model,evals,dev]'
+	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/unabridged
+	touch $@
+
+test: venv
+	$(BIN)/python -m pytest -n 2
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: venv
+	$(BIN)/pyright
+
+check: test lint types
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,22 @@
+"""What the user agreed to for this task: paths, kinds of effect, things not to touch."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from .effects import EffectKind
+
+
+class Scope(BaseModel):
+    """The part of the world that an approved plan may touch.
+
+    `paths` and `not_touch` are git-ignore style patterns relative to the root. `commands` are
+    word lists as in rules: a trailing `"*"` takes the rest.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    paths: tuple[str, ...] = ()
+    kinds: tuple[EffectKind, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    not_touch: tuple[str, ...] = ()
