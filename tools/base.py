@@ -1,0 +1,208 @@
+"""What a tool is: an arguments model, the effects of a call, a preview, and `run`.
+
+A tool never decides whether it may act. The loop asks it for the effects of a call, has them
+decided, asks again just before running (so that an approval holds only while the world is as it
+was), and then calls `run`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from ..agent.effects import Effect, EffectKind
+
+ABSENT = "absent"
+"""Stands in `Facts.seen` and `Effect.before` for a file that does not exist."""
+
+
+class Arguments(BaseModel):
+    """Base of every tool's arguments: unknown fields are errors, nothing is coerced."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+A = TypeVar("A", bound=Arguments)
+
+
+class ToolError(Exception):
+    """The call cannot be carried out; the text goes to the model and says what to do."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """A path as the tools and the policy see it."""
+
+    path: Path
+    """Absolute, with every symlink of the existing part resolved."""
+    name: str
+    """Relative to the root with `/` when inside it, else absolute: what effects carry."""
+    inside: bool
+    """Whether the real path lies inside the root."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a tool may know about the world when it works out effects."""
+
+    root: Path
+    """Canonical root of the repository."""
+    seen: Mapping[str, str] = field(default_factory=dict[str, str])
+    """File name (as in `Location.name`) -> SHA-256 of the bytes the model was last shown."""
+
+    def locate(self, path: str) -> Location:
+        """Resolve a path given by the model: relative to the root, symlinks followed.
+
+        Raises ToolError for a path that cannot name a file (empty, NUL byte, symlink loop).
+        """
+        if not path or "\0" in path:
+            raise ToolError(f"{path!r} is not a path: give a path relative to the repository root.")
+        try:
+            real = Path(os.path.realpath(self.root / path, strict=False))
+        except OSError as error:
+            raise ToolError(f"{path}: {error.strerror or error}.") from error
+        inside = real == self.root or self.root in real.parents
+        name = real.relative_to(self.root).as_posix() if inside else real.as_posix()
+        return Location(real, name, inside)
+
+
+def path_effects(
+    kind: EffectKind, where: Location, *, before: str | None = None
+) -> tuple[Effect, ...]:
+    """`kind` on a path, with `outside_root` and `secret` where they apply."""
+    effects = [Effect(kind=kind, path=where.name, before=before)]
+    if not where.inside:
+        effects.append(Effect(kind=EffectKind.OUTSIDE_ROOT, path=where.name))
+    if is_secret(where.name):
+        effects.append(Effect(kind=EffectKind.SECRET, path=where.name))
+    return tuple(effects)
+
+
+_SECRET_NAMES = frozenset(
+    {
+        ".netrc", "_netrc", ".npmrc", ".pypirc", ".pgpass", ".my.cnf", ".htpasswd",
+        ".git-credentials", "credentials", "credentials.json", "credentials.toml",
+        "application_default_credentials.json", "service-account.json", "service_account.json",
+        "secrets.json", "secrets.yaml", "secrets.yml", "secrets.toml",
+        "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "authorized_keys",
+        ".dockercfg", "kubeconfig", "terraform.tfstate", ".vault-token",
+    }
+)  # fmt: skip
+_SECRET_SUFFIXES = frozenset(
+    {".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".asc", ".gpg", ".ppk"}
+)
+_SECRET_FOLDERS = frozenset({".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", "gcloud"})
+_PUBLIC_ENV = (".example", ".sample", ".template", ".dist", ".defaults")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a path by its name holds secrets: `.env*`, keys, tokens, cloud credentials."""
+    parts = name.lower().split("/")
+    base = parts[-1]
+    if base == ".env" or base == ".envrc" or base.startswith(".env."):
+        return not base.endswith(_PUBLIC_ENV)
+    return (
+        base in _SECRET_NAMES
+        or Path(base).suffix in _SECRET_SUFFIXES
+        or not _SECRET_FOLDERS.isdisjoint(parts[:-1])
+    )
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of a file's bytes, as `Facts.seen` and `Effect.before` hold it."""
+    return hashlib.sha256(data).hexdigest()
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image for the model."""
+
+    mime: str
+    """`image/png`, `image/jpeg` or `image/webp`."""
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a call gave: `text` for the model, the rest for the log, the screen and the checks."""
+
+    text: str
+    error: bool = False
+    images: tuple[Image, ...] = ()
+    seen: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Files whose whole current content the model now knows: name -> digest, ABSENT if deleted."""
+    diff: str = ""
+    """Unified diff of what was written, computed from the bytes on disk."""
+    changed: tuple[str, ...] = ()
+    """Names of files written, created or deleted."""
+    exit_code: int | None = None
+    """Of a command that ran to its end."""
+    data: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """More for the log (JSON values): output file, duration, what was killed."""
+
+
+@dataclass
+class Context:
+    """What a running call may use."""
+
+    facts: Facts
+    call_id: str
+    files: Path
+    """Folder of this session for whole outputs; exists."""
+    progress: Callable[[str], None] = lambda _text: None
+    """Live output for front ends; never part of the result."""
+
+
+class Tool(Generic[A]):
+    """Base of every tool. Subclasses set the class attributes and override the methods."""
+
+    name: str
+    description: str
+    arguments: type[A]
+
+    def effects(self, args: A, facts: Facts) -> tuple[Effect, ...]:
+        """What the call would do. Pure but for looking at the file system.
+
+        Raises ToolError when the call cannot be carried out at all.
+        """
+        raise NotImplementedError
+
+    def preview(self, args: A, facts: Facts) -> str:
+        """What to show a person who is asked: the exact diff or command. Empty if nothing."""
+        return ""
+
+    async def run(self, args: A, context: Context) -> Result:
+        """Carry the call out. Cancelled by asyncio cancellation; must leave nothing half-done."""
+        raise NotImplementedError
+
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema of the arguments, as sent to the model."""
+        return plain_schema(self.arguments.model_json_schema())
+
+
+def plain_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Reduce pydantic's JSON Schema to the subset that K3 endpoints accept.
+
+    No `title`; `Optional[X]` is `X` (the field is simply not required); no null defaults.
+    """
+    plain = {key: value for key, value in schema.items() if key not in {"title", "description"}}
+    if "description" in schema and "properties" not in schema:
+        plain["description"] = schema["description"]
+    options = [option for option in plain.pop("anyOf", []) if option.get("type") != "null"]
+    if options:
+        if len(options) != 1:
+            raise TypeError(f"union types do not travel in a tool schema: {schema}")
+        plain = {**options[0], **plain}
+    if plain.get("default", ...) is None:
+        del plain["default"]
+    if "properties" in plain:
+        plain["properties"] = {k: plain_schema(v) for k, v in plain["properties"].items()}
+    if "items" in plain:
+        plain["items"] = plain_schema(plain["items"])
+    return plain
