@@ -1,0 +1,435 @@
+"""The vocabulary of a session: frozen, versioned events, appended and never edited.
+
+The log of these events is the truth. A request to the model is a pure function of it (`view`),
+so everything that reaches the model is here: the system text, the tools, the pack, every word of
+the model's reasoning, every result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from .effects import Effect
+from .scope import Scope
+
+SCHEMA_VERSION = 1
+"""Raised when an old reader could misread a new log."""
+
+ReasoningField = Literal["reasoning_content", "reasoning", "reasoning_details"]
+
+
+class Record(BaseModel):
+    """Base of events and of their parts: immutable, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Event(Record):
+    """One line of the log."""
+
+    type: str
+    seq: int = -1
+    """Position in the log, from 0; given by the store."""
+    at: str = ""
+    """UTC, ISO 8601 with milliseconds; given by the store. Never part of a request."""
+
+
+# --- what the model is given -------------------------------------------------------------------
+
+
+class SessionStarted(Event):
+    """First event of every log."""
+
+    type: Literal["session_started"] = "session_started"
+    schema_version: int = SCHEMA_VERSION
+    session: str
+    repo: str
+    version: str
+    model: str
+    endpoint: str
+    """Base URL without credentials, or the name of an offline provider."""
+
+
+class RunStarted(Event):
+    """A run begins or is resumed, with the settings that count for it."""
+
+    type: Literal["run_started"] = "run_started"
+    model: str
+    endpoint: str
+    effort: str
+    mode: str
+    window: int
+    """Context window in tokens."""
+
+
+class SystemMessage(Event):
+    """The system text and the tools' declarations, as sent."""
+
+    type: Literal["system_message"] = "system_message"
+    text: str
+    tools: tuple[dict[str, Any], ...]
+
+
+class PackSegment(Event):
+    """A part of the repository, sent as one user message."""
+
+    type: Literal["pack_segment"] = "pack_segment"
+    text: str
+    files: dict[str, str] = {}
+    """Files held whole in this segment: name -> SHA-256 of their bytes."""
+
+
+class TextPart(Record):
+    """Words of the user."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImagePart(Record):
+    """PNG, JPEG or WebP of at most 20 MB, as a base64 data URL."""
+
+    type: Literal["image"] = "image"
+    url: str
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+class UserMessage(Event):
+    """Words to the model: the user's own, or a note of the harness, marked as such."""
+
+    type: Literal["user_message"] = "user_message"
+    parts: tuple[Part, ...]
+    origin: Literal["user", "harness"] = "user"
+
+
+# --- what the model says -----------------------------------------------------------------------
+
+
+class RequestSent(Event):
+    """A request leaves for the model."""
+
+    type: Literal["request_sent"] = "request_sent"
+    step: int
+    messages: int
+    size: int
+    """Bytes of the messages."""
+    prefix_hash: str
+    """SHA-256 over all message bytes; the next request must extend them."""
+    estimated_tokens: int
+    max_completion_tokens: int
+
+
+class Call(Record):
+    """A tool call as received."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Usage(Record):
+    """Tokens of one request."""
+
+    prompt: int
+    cached: int
+    completion: int
+    reasoning: int | None = None
+    """Part of `completion`, where the endpoint says so."""
+
+
+class AssistantMessage(Event):
+    """A reply, exactly as received, on disk before any of its calls starts."""
+
+    type: Literal["assistant_message"] = "assistant_message"
+    step: int
+    reasoning: str = ""
+    reasoning_field: ReasoningField = "reasoning_content"
+    reasoning_details: tuple[Any, ...] | None = None
+    """Structured reasoning of gateways that send it; echoed whole."""
+    content: str = ""
+    calls: tuple[Call, ...] = ()
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    model: str | None = None
+    response_id: str | None = None
+    seconds: float = 0.0
+    previous: str = ""
+    """Hash of the assistant message before this one; empty for the first."""
+    hash: str = ""
+
+    def chained(self, previous: str) -> AssistantMessage:
+        """A copy linked to the message before it."""
+        linked = self.model_copy(update={"previous": previous, "hash": ""})
+        return linked.model_copy(update={"hash": linked.compute_hash()})
+
+    def compute_hash(self) -> str:
+        """SHA-256 of everything received and of the link; times and positions do not count."""
+        kept = self.model_dump(mode="json", exclude={"seq", "at", "hash", "seconds"})
+        text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+# --- the four exceptions to exact replay -------------------------------------------------------
+
+
+class ReplayException(Event):
+    """A place where a later request differs from what was received, and why."""
+
+    message: int
+    """`seq` of the assistant message concerned."""
+    hash: str
+    """Its hash."""
+    reason: str
+
+
+class Elided(ReplayException):
+    """A stuck tail, from this message on, is left out of requests from here on."""
+
+    type: Literal["elided"] = "elided"
+    through: int
+    """`seq` of the last event of the tail."""
+
+
+class CallDropped(ReplayException):
+    """A call cut by the length limit is left out; reasoning and content stay."""
+
+    type: Literal["call_dropped"] = "call_dropped"
+    call_id: str
+
+
+class ArgumentsQuoted(ReplayException):
+    """Arguments that are not a JSON object go out quoted in one."""
+
+    type: Literal["arguments_quoted"] = "arguments_quoted"
+    call_id: str
+
+
+class EmptySkipped(ReplayException):
+    """A message with no reasoning, no content and no call is not sent."""
+
+    type: Literal["empty_skipped"] = "empty_skipped"
+
+
+# --- acting ------------------------------------------------------------------------------------
+
+
+class ToolCall(Event):
+    """A call was read: its arguments are understood, or `problem` says why not."""
+
+    type: Literal["tool_call"] = "tool_call"
+    call_id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    problem: str | None = None
+
+
+class Effects(Event):
+    """What a call would do."""
+
+    type: Literal["effects"] = "effects"
+    call_id: str
+    effects: tuple[Effect, ...]
+
+
+class Decision(Event):
+    """What the policy says to a call."""
+
+    type: Literal["decision"] = "decision"
+    call_id: str
+    decision: Literal["allow", "ask", "deny", "plan_first"]
+    reason: str
+    rule: str | None = None
+    """The deciding rule with its origin."""
+
+
+class Approval(Event):
+    """What a person says to a call."""
+
+    type: Literal["approval"] = "approval"
+    call_id: str
+    approved: bool
+    by: Literal["user", "headless"] = "user"
+    reason: str = ""
+
+
+class Checkpoint(Event):
+    """Copies of files taken before a call touches them: name -> blob, `absent` if there was none."""
+
+    type: Literal["checkpoint"] = "checkpoint"
+    call_id: str
+    files: dict[str, str]
+
+
+class ToolStarted(Event):
+    """A call begins to act; from here on its outcome is unknown until its result is logged."""
+
+    type: Literal["tool_started"] = "tool_started"
+    call_id: str
+
+
+class ToolResult(Event):
+    """What a call gave; `text` and `images` go to the model."""
+
+    type: Literal["tool_result"] = "tool_result"
+    call_id: str
+    text: str
+    error: bool = False
+    images: tuple[ImagePart, ...] = ()
+    seen: dict[str, str] = {}
+    diff: str = ""
+    changed: tuple[str, ...] = ()
+    exit_code: int | None = None
+    data: dict[str, Any] = {}
+    seconds: float = 0.0
+
+
+class Question(Event):
+    """The model asks the user."""
+
+    type: Literal["question"] = "question"
+    call_id: str
+    text: str
+    choices: tuple[str, ...] = ()
+
+
+class Answer(Event):
+    """The user answers."""
+
+    type: Literal["answer"] = "answer"
+    call_id: str
+    text: str
+
+
+class Plan(Event):
+    """The model proposes a plan with its scope."""
+
+    type: Literal["plan"] = "plan"
+    call_id: str
+    text: str
+    scope: Scope
+
+
+class ScopeGranted(Event):
+    """The user agreed to a scope for this task."""
+
+    type: Literal["scope_granted"] = "scope_granted"
+    scope: Scope
+    by: Literal["user", "rules"] = "user"
+
+
+# --- how it goes -------------------------------------------------------------------------------
+
+
+class BudgetReached(Event):
+    """A limit was met before a request."""
+
+    type: Literal["budget_reached"] = "budget_reached"
+    kind: Literal["steps", "tokens", "cost", "minutes"]
+    limit: float
+    used: float
+
+
+class Error(Event):
+    """Something failed; the message is for a person."""
+
+    type: Literal["error"] = "error"
+    kind: str
+    message: str
+
+
+class Interruption(Event):
+    """The user or a signal stopped the run; a partial reply is kept here, and is never sent."""
+
+    type: Literal["interruption"] = "interruption"
+    during: Literal["request", "tools", "waiting"]
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[Call, ...] = ()
+
+
+class LogRepaired(Event):
+    """A torn last line was cut when the log was opened; its bytes are kept here."""
+
+    type: Literal["log_repaired"] = "log_repaired"
+    lost_bytes: int
+    torn: str
+    """The bytes, decoded as Latin-1."""
+
+
+class Verification(Record):
+    """A command the model named as its verification, with what the log says of its last run."""
+
+    command: str
+    exit_code: int | None
+    """None when the log has no finished run of it."""
+
+
+class Finish(Event):
+    """The model called `finish`."""
+
+    type: Literal["finish"] = "finish"
+    call_id: str
+    status: Literal["done", "partial", "blocked"]
+    summary: str
+    verified: tuple[Verification, ...] = ()
+
+
+class RunEnded(Event):
+    """A run is over."""
+
+    type: Literal["run_ended"] = "run_ended"
+    exit_code: int
+    name: str
+    reason: str
+
+
+AnyEvent = Annotated[
+    SessionStarted
+    | RunStarted
+    | SystemMessage
+    | PackSegment
+    | UserMessage
+    | RequestSent
+    | AssistantMessage
+    | Elided
+    | CallDropped
+    | ArgumentsQuoted
+    | EmptySkipped
+    | ToolCall
+    | Effects
+    | Decision
+    | Approval
+    | Checkpoint
+    | ToolStarted
+    | ToolResult
+    | Question
+    | Answer
+    | Plan
+    | ScopeGranted
+    | BudgetReached
+    | Error
+    | Interruption
+    | LogRepaired
+    | Finish
+    | RunEnded,
+    Field(discriminator="type"),
+]
+
+_adapter: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+
+def to_line(event: Event) -> bytes:
+    """One line of JSON for any content: ASCII, no raw newline, fields at their default left out."""
+    kept = {"type": event.type, **event.model_dump(mode="json", exclude_defaults=True)}
+    return json.dumps(kept, separators=(",", ":")).encode("ascii") + b"\n"
+
+
+def from_line(line: bytes) -> AnyEvent:
+    """Read one line back. Raises ValueError (pydantic's included) when it is not an event."""
+    return _adapter.validate_python(json.loads(line))
