@@ -29,9 +29,8 @@ class Record(BaseModel):
 
 
 class Event(Record):
-    """One line of the log."""
+    """One line of the log; each kind adds its literal `type`."""
 
-    type: str
     seq: int = -1
     """Position in the log, from 0; given by the store."""
     at: str = ""
@@ -424,7 +423,7 @@ AnyEvent = Annotated[
 _adapter: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 
-def to_line(event: Event) -> bytes:
+def to_line(event: AnyEvent) -> bytes:
     """One line of JSON for any content: ASCII, no raw newline, fields at their default left out."""
     kept = {"type": event.type, **event.model_dump(mode="json", exclude_defaults=True)}
     return json.dumps(kept, separators=(",", ":")).encode("ascii") + b"\n"
