@@ -261,11 +261,14 @@ def path_matches(pattern: str, path: str) -> bool:
     """Whether the path of an effect matches a git-ignore style pattern.
 
     A pattern that starts with `/` is an absolute path and speaks of what lies outside the root;
-    any other is relative to the root (`./name` for a name in the root itself) and speaks only of
+    any other is relative to the root (`.` is all of it, `./name` a name in
+    the root itself) and speaks only of
     what lies inside, so that no rule reaches further than it reads.
     """
     if pattern.startswith("/") is not path.startswith("/"):
         return False
+    if pattern in (".", "./"):
+        return True
     anchored = pattern[1:] if pattern.startswith("./") else pattern
     return _compiled(anchored)(path.lstrip("/"))
 

@@ -1,0 +1,73 @@
+"""Limits on steps, tokens, money and time, checked before each request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from .events import AnyEvent, AssistantMessage, BudgetReached, Record, Usage
+
+Price = Callable[[Usage], float | None]
+"""US dollars for the tokens of one request; None when the model's price is unknown."""
+
+
+class Limits(Record):
+    """What a session may use at most; None is no limit. Minutes count for each run."""
+
+    steps: int | None = None
+    tokens: int | None = None
+    """Prompt (cached or not) and completion together, over all requests."""
+    cost: float | None = None
+    """US dollars."""
+    minutes: float | None = None
+
+
+@dataclass
+class Spent:
+    """What a session has used."""
+
+    steps: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    cost: float | None = 0.0
+    """None once a request could not be priced."""
+
+    def add(self, reply: AssistantMessage, price: Price) -> None:
+        """Count one reply."""
+        self.steps += 1
+        if reply.usage is None:
+            self.cost = None
+            return
+        self.prompt += reply.usage.prompt
+        self.cached += reply.usage.cached
+        self.completion += reply.usage.completion
+        cost = price(reply.usage)
+        self.cost = None if cost is None or self.cost is None else self.cost + cost
+
+
+def total(events: Iterable[AnyEvent], price: Price) -> Spent:
+    """What a log says was used."""
+    spent = Spent()
+    for event in events:
+        if isinstance(event, AssistantMessage):
+            spent.add(event, price)
+    return spent
+
+
+def reached(limits: Limits, spent: Spent, minutes: float) -> BudgetReached | None:
+    """The first limit that allows no further request.
+
+    A cost that became unknown under a cost limit counts as reached: the promise cannot be kept.
+    """
+    tokens = spent.prompt + spent.completion
+    if limits.steps is not None and spent.steps >= limits.steps:
+        return BudgetReached(kind="steps", limit=limits.steps, used=spent.steps)
+    if limits.tokens is not None and tokens >= limits.tokens:
+        return BudgetReached(kind="tokens", limit=limits.tokens, used=tokens)
+    if limits.cost is not None and (spent.cost is None or spent.cost >= limits.cost):
+        used = limits.cost if spent.cost is None else spent.cost
+        return BudgetReached(kind="cost", limit=limits.cost, used=used)
+    if limits.minutes is not None and minutes >= limits.minutes:
+        return BudgetReached(kind="minutes", limit=limits.minutes, used=minutes)
+    return None
