@@ -157,6 +157,8 @@ class Context:
     """Folder of this session for whole outputs; exists."""
     progress: Callable[[str], None] = lambda _text: None
     """Live output for front ends; never part of the result."""
+    answer: str = ""
+    """The user's answer, for a call that asked for one."""
 
 
 class Tool(Generic[A]):
@@ -183,15 +185,19 @@ class Tool(Generic[A]):
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the arguments, as sent to the model."""
-        return plain_schema(self.arguments.model_json_schema())
+        schema = self.arguments.model_json_schema()
+        return plain_schema(schema, schema.get("$defs", {}))
 
 
-def plain_schema(schema: dict[str, Any]) -> dict[str, Any]:
+def plain_schema(schema: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Reduce pydantic's JSON Schema to the subset that K3 endpoints accept.
 
-    No `title`; `Optional[X]` is `X` (the field is simply not required); no null defaults.
+    No `title`, no `$ref`; `Optional[X]` is `X` (the field is simply not required); no null defaults.
     """
-    plain = {key: value for key, value in schema.items() if key not in {"title", "description"}}
+    if "$ref" in schema:
+        plain = plain_schema(shared[schema["$ref"].removeprefix("#/$defs/")], shared)
+        return {key: value for key, value in plain.items() if key != "description"}
+    plain = {k: v for k, v in schema.items() if k not in {"title", "description", "$defs"}}
     if "description" in schema and "properties" not in schema:
         plain["description"] = schema["description"]
     options = [option for option in plain.pop("anyOf", []) if option.get("type") != "null"]
@@ -202,7 +208,7 @@ def plain_schema(schema: dict[str, Any]) -> dict[str, Any]:
     if plain.get("default", ...) is None:
         del plain["default"]
     if "properties" in plain:
-        plain["properties"] = {k: plain_schema(v) for k, v in plain["properties"].items()}
+        plain["properties"] = {k: plain_schema(v, shared) for k, v in plain["properties"].items()}
     if "items" in plain:
-        plain["items"] = plain_schema(plain["items"])
+        plain["items"] = plain_schema(plain["items"], shared)
     return plain

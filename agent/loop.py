@@ -1,0 +1,242 @@
+"""Ask the model, settle its calls, append; until the run ends.
+
+Everything the loop decides on is in the log (through `view` and `state`), so a run that stopped
+anywhere goes on from its log. `Session` is the loop's only door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from .budget import reached
+from .calls import missing_exceptions
+from .core import Core, ended
+from .events import (
+    AssistantMessage,
+    Call,
+    CallDropped,
+    Error,
+    Interruption,
+    RequestSent,
+    RunEnded,
+    TextPart,
+    UserMessage,
+)
+from .exits import Exit
+from .providers.base import (
+    CallDelta,
+    ContentDelta,
+    Provider,
+    ProviderError,
+    ReasoningDelta,
+    Reply,
+    Request,
+    Waiting,
+)
+from .settle import Settler
+
+MIN_COMPLETION = 1024
+"""Tokens that must be left of the window for a request to make sense."""
+MAX_TRUNCATIONS = 3
+"""Calls cut by the length limit in a row before the run ends."""
+
+THINK_ONLY = (
+    "You stopped after thinking, without an answer or a call. Go on: act through a tool, or call "
+    "finish."
+)
+CUT = (
+    "Your last call was cut by the output limit and was not run. Send it again, smaller: write "
+    "large files in parts, the first with write, the rest appended with edit."
+)
+
+
+class Loop:
+    """One run over a core, with one model."""
+
+    def __init__(self, core: Core, provider: Provider, settler: Settler) -> None:
+        self.core = core
+        self.provider = provider
+        self.settler = settler
+        self._started = time.monotonic()
+
+    async def run(self) -> RunEnded:
+        """Go on until something ends the run; the ending is logged and returned.
+
+        Cancelling the task logs an `interruption` and raises CancelledError.
+        """
+        if self.core.state.reply is not None:
+            self._note_exceptions(self.core.state.reply)
+        end: RunEnded | None = None
+        while end is None:
+            if self.core.view.open_calls:
+                end = await self.settler.settle()
+            else:
+                end = self._after_reply() or self._over_budget() or await self._ask()
+        return self.core.append(end, sync=True)
+
+    # --- between requests --------------------------------------------------------------------
+
+    def _after_reply(self) -> RunEnded | None:
+        """What follows when the last thing in the log is a reply that has no call to settle."""
+        reply = self.core.state.reply
+        later = self.core.store.events[reply.seq + 1 :] if reply else []
+        if reply is None or any(isinstance(e, UserMessage) for e in later):
+            return None
+        cut = sum(isinstance(event, CallDropped) for event in later)
+        if cut:
+            return self._after_cut()
+        if reply.calls:
+            return None
+        if reply.content.strip():
+            if self.core.on_ask == "wait":
+                return ended(Exit.DONE, "the model answered")
+            return ended(Exit.UNFINISHED, "the model stopped without calling finish")
+        if self._continued():
+            text = "the model twice thought without an answer or a call"
+            self.core.append(Error(kind="think_only", message=text))
+            return ended(Exit.PROVIDER, text)
+        self._say(THINK_ONLY)
+        return None
+
+    def _after_cut(self) -> RunEnded | None:
+        """A call was cut by the output limit: advise, and stop at the third in a row."""
+        replies = [e for e in self.core.store.events if isinstance(e, AssistantMessage)]
+        dropped = {e.message for e in self.core.store.events if isinstance(e, CallDropped)}
+        in_a_row = 0
+        for reply in reversed(replies):
+            if reply.seq not in dropped:
+                break
+            in_a_row += 1
+        if in_a_row >= MAX_TRUNCATIONS:
+            return ended(Exit.STUCK, f"{in_a_row} calls in a row were cut by the output limit")
+        self._say(CUT)
+        return None
+
+    def _continued(self) -> bool:
+        """Whether the reply before this one was already answered with THINK_ONLY."""
+        for event in reversed(self.core.store.events[:-1]):
+            if isinstance(event, UserMessage):
+                return event.parts == (TextPart(text=THINK_ONLY),)
+            if isinstance(event, AssistantMessage) and event.calls:
+                return False
+        return False
+
+    def _say(self, text: str) -> None:
+        """A note of the harness to the model. Never an assistant prefill."""
+        self.core.append(UserMessage(parts=(TextPart(text=text),), origin="harness"))
+
+    def _over_budget(self) -> RunEnded | None:
+        minutes = (time.monotonic() - self._started) / 60
+        event = reached(self.core.limits, self.core.state.spent, minutes)
+        if event is None:
+            return None
+        self.core.append(event)
+        return ended(Exit.BUDGET, f"{event.kind}: {event.used:g} of {event.limit:g} used")
+
+    # --- the request -------------------------------------------------------------------------
+
+    async def _ask(self) -> RunEnded | None:
+        """One request: sent only after it is logged; its reply is on disk before anything acts."""
+        core, view = self.core, self.core.view
+        messages = view.request()
+        estimate = core.state.prompt_tokens(view.size, len(view.tools))
+        left = self.provider.window - estimate
+        if left < MIN_COMPLETION:
+            return ended(Exit.BUDGET, f"the context window is full: about {estimate:,} tokens of "
+                         f"{self.provider.window:,}")  # fmt: skip
+        run = core.state.run
+        assert run is not None
+        sent = core.append(
+            RequestSent(
+                step=core.state.spent.steps + 1,
+                messages=len(messages),
+                size=view.size,
+                prefix_hash=view.prefix_hash,
+                estimated_tokens=estimate,
+                max_completion_tokens=left,
+            )
+        )
+        request = Request(run.model, messages, view.tools, run.effort, left)
+        began = time.monotonic()
+        try:
+            reply = await self._receive(request)
+        except ProviderError as error:
+            return self._failed(error, self.provider.window < estimate + left)
+        message = core.append(
+            AssistantMessage(
+                step=sent.step,
+                reasoning=reply.reasoning,
+                reasoning_field=reply.reasoning_field,
+                reasoning_details=reply.reasoning_details,
+                content=reply.content,
+                calls=reply.calls,
+                finish_reason=reply.finish_reason,
+                usage=reply.usage,
+                model=reply.model,
+                response_id=reply.response_id,
+                seconds=round(time.monotonic() - began, 3),
+            )
+        )
+        self._note_exceptions(message)
+        return None
+
+    async def _receive(self, request: Request) -> Reply:
+        """Stream the reply. What came of one that is interrupted is kept in the log."""
+        partial = Partial()
+        try:
+            async for item in self.provider.stream(request):
+                if isinstance(item, Reply):
+                    return item
+                partial.add(item)
+                self.core.emit(item)
+        except asyncio.CancelledError:
+            self.core.append(partial.interruption(), sync=True)
+            raise
+        raise ProviderError("protocol", "the provider ended without a reply")
+
+    def _failed(self, error: ProviderError, smaller: bool) -> RunEnded | None:
+        """The model could not answer. An overflow is tried again only as a smaller request."""
+        self.core.append(Error(kind=error.kind, message=error.message))
+        if error.kind == "context_overflow" and smaller:
+            return None
+        return ended(Exit.PROVIDER, error.message)
+
+    def _note_exceptions(self, reply: AssistantMessage) -> None:
+        for exception in missing_exceptions(reply, self.core.store.events):
+            self.core.append(exception)
+
+
+class Partial:
+    """What has come of a reply so far."""
+
+    def __init__(self) -> None:
+        self.reasoning: list[str] = []
+        self.content: list[str] = []
+        self.calls: dict[int, list[str]] = {}
+
+    def add(self, item: object) -> None:
+        """Take in a delta; a retry voids what came before it."""
+        match item:
+            case ReasoningDelta():
+                self.reasoning.append(item.text)
+            case ContentDelta():
+                self.content.append(item.text)
+            case CallDelta():
+                call = self.calls.setdefault(item.index, ["", "", ""])
+                call[0] += item.id
+                call[1] += item.name
+                call[2] += item.arguments
+            case Waiting():
+                self.__init__()
+            case _:
+                pass
+
+    def interruption(self) -> Interruption:
+        """The event that keeps it."""
+        return Interruption(
+            during="request",
+            reasoning="".join(self.reasoning),
+            content="".join(self.content),
+            calls=tuple(Call(id=i, name=n, arguments=a) for i, n, a in self.calls.values()),
+        )

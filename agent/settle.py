@@ -1,0 +1,270 @@
+"""Settle the calls of a reply: judge all, get what a person must say, then run.
+
+Nothing of a step runs before every call of it that needs a person has its word. Just before it
+runs, each call's effects are worked out again; where they are no longer those that were decided
+on, it is decided anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..tools.ask_user import AskUserArguments
+from ..tools.base import Context, Result, ToolError
+from ..tools.finish import FinishArguments
+from ..tools.propose_plan import ProposePlanArguments
+from .calls import BadCall, Judged, plan_effects, same_effects, understand
+from .core import Core, ended
+from .events import (
+    Approval,
+    Call,
+    Decision,
+    Effects,
+    Finish,
+    ImagePart,
+    Plan,
+    Question,
+    RunEnded,
+    ScopeGranted,
+    ToolCall,
+    ToolResult,
+    ToolStarted,
+    Verification,
+)
+from .exits import Exit
+from .policy import decide
+from .scope import Scope
+from .undo import Undo
+
+NOBODY = "nobody is there to approve it (headless run)"
+
+
+class Settler:
+    """Settles the open calls of the last reply."""
+
+    def __init__(self, core: Core, undo: Undo) -> None:
+        self.core = core
+        self.undo = undo
+
+    async def settle(self) -> RunEnded | None:
+        """Settle as far as can be; returns the end of the run, or None to go on."""
+        judged = [self._judge(call) for call in self.core.view.open_calls]
+        for item in judged:
+            self._log(item)
+        waiting = [item for item in judged if self._needs_approval(item)]
+        questions = [item for item in judged if self._needs_answer(item)]
+        if waiting or questions:
+            return await self._wait(waiting, questions)
+        if all(item.quiet for item in judged):
+            await asyncio.gather(*(self._run(item) for item in judged))
+        else:
+            for item in judged:
+                if not await self._run(item):
+                    return None  # the world changed under it: decide what is left anew
+        return self._finished()
+
+    # --- before anything runs ----------------------------------------------------------------
+
+    def _judge(self, call: Call) -> Judged:
+        """What the call would do, and what the policy says."""
+        core = self.core
+        try:
+            tool, args = understand(call, core.tools)
+            effects = tool.effects(args, core.facts)
+        except (BadCall, ToolError) as error:
+            return Judged(call, problem=str(error))
+        if isinstance(args, ProposePlanArguments):
+            # A plan passes when the rules already allow all of it; else a person reads it.
+            wanted = plan_effects(args.paths, args.kinds, args.commands)
+            decided = decide(wanted, core.rules, mode=core.mode)
+            if decided.verdict == "deny":
+                decided = replace(decided, verdict="ask")
+        else:
+            gate = core.state.changed_in_task
+            if core.state.scope is not None or core.state.plan_asked_for:
+                gate = None
+            decided = decide(effects, core.rules, core.state.scope, core.mode,
+                             plan_needed_after=gate)  # fmt: skip
+        return Judged(call, tool, args, effects, decided)
+
+    def _log(self, item: Judged) -> None:
+        """Log what is new about a call since it was last judged."""
+        core, call = self.core, item.call
+        if call.id not in core.state.calls:
+            arguments = item.args.model_dump(mode="json") if item.args is not None else {}
+            core.append(ToolCall(call_id=call.id, name=call.name, arguments=arguments,
+                                 problem=item.problem))  # fmt: skip
+            if isinstance(item.args, ProposePlanArguments):
+                core.append(Plan(call_id=call.id, text=item.args.plan, scope=_scope(item.args)))
+        if item.decided is None:
+            return
+        logged = core.state.effects.get(call.id)
+        if logged is None or not same_effects(item.effects, logged, core.state.seen):
+            core.append(Effects(call_id=call.id, effects=item.effects))
+        if call.id not in core.state.decisions:
+            core.append(
+                Decision(
+                    call_id=call.id,
+                    decision=item.decided.verdict,
+                    reason=item.decided.reason,
+                    rule=item.decided.rule,
+                )
+            )
+
+    def _needs_approval(self, item: Judged) -> bool:
+        decision = self.core.state.decisions.get(item.call.id)
+        asks = item.problem is None and decision is not None and decision.decision == "ask"
+        return asks and item.call.id not in self.core.state.approvals
+
+    def _needs_answer(self, item: Judged) -> bool:
+        asks = isinstance(item.args, AskUserArguments) and item.problem is None
+        return asks and item.call.id not in self.core.state.answers
+
+    async def _wait(
+        self, waiting: Sequence[Judged], questions: Sequence[Judged]
+    ) -> RunEnded | None:
+        """Somebody must say something: wait for it, or end the run."""
+        core = self.core
+        for item in questions:
+            if isinstance(item.args, AskUserArguments):
+                core.append(Question(call_id=item.call.id, text=item.args.question,
+                                     choices=item.args.choices))  # fmt: skip
+        if core.on_ask == "wait":
+            core.woken.clear()
+            await core.woken.wait()
+            return None
+        if waiting and core.on_ask == "deny":
+            for item in waiting:
+                core.append(Approval(call_id=item.call.id, approved=False, by="headless",
+                                     reason=NOBODY))  # fmt: skip
+            return None
+        if waiting:
+            reasons = (core.state.decisions[item.call.id].reason for item in waiting)
+            return ended(Exit.NEEDS_APPROVAL, f"needs approval: {'; '.join(reasons)}")
+        return ended(Exit.NEEDS_ANSWER, "the model asks the user")
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def _run(self, item: Judged) -> bool:
+        """Run one call and log its result. False when it must be decided on again first."""
+        refusal = self._refusal(item)
+        if refusal is not None:
+            self._log_result(item, Result(refusal, error=True))
+            return True
+        again = self._judge(item.call)
+        if again.problem is not None or not same_effects(
+            again.effects, item.effects, self.core.state.seen
+        ):
+            return False
+        self.core.append(ToolStarted(call_id=item.call.id))
+        began = time.monotonic()
+        try:
+            result = await self._carry_out(again)
+        except ToolError as error:
+            result = Result(str(error), error=True)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            result = Result(f"{error.filename or item.call.name}: {reason}.", error=True)
+        self._log_result(item, result, time.monotonic() - began)
+        return True
+
+    def _refusal(self, item: Judged) -> str | None:
+        """Why a call does not run; None when it may."""
+        if item.problem is not None:
+            return item.problem
+        decision = self.core.state.decisions[item.call.id]
+        approval = self.core.state.approvals.get(item.call.id)
+        if decision.decision == "deny":
+            return f"Not allowed: {decision.reason}."
+        if decision.decision == "plan_first":
+            return decision.reason
+        if approval is not None and not approval.approved:
+            why = f": {approval.reason}" if approval.reason else ""
+            who = "The user said no" if approval.by == "user" else "Denied"
+            return f"{who}{why}. It was not run; do not try to reach the same effect another way."
+        assert decision.decision == "allow" or approval is not None
+        return None
+
+    async def _carry_out(self, item: Judged) -> Result:
+        core, call = self.core, item.call
+        assert item.tool is not None and item.args is not None
+        if isinstance(item.args, FinishArguments) and self._step_failed():
+            raise ToolError("Not finished: other calls of this step failed. Read their results.")
+        if isinstance(item.args, ProposePlanArguments):
+            by = "user" if call.id in core.state.approvals else "rules"
+            core.append(ScopeGranted(scope=_scope(item.args), by=by))
+        answer = core.state.answers.get(call.id)
+        context = Context(
+            facts=core.facts,
+            call_id=call.id,
+            files=core.store.files,
+            answer=answer.text if answer is not None else "",
+        )
+        return await item.tool.run(item.args, context)
+
+    def _step_failed(self) -> bool:
+        return any(result.error for result in self.core.state.results.values())
+
+    def _log_result(self, item: Judged, result: Result, seconds: float = 0.0) -> None:
+        images = tuple(
+            ImagePart(url=f"data:{i.mime};base64,{base64.b64encode(i.data).decode('ascii')}")
+            for i in result.images
+        )
+        self.core.append(
+            ToolResult(
+                call_id=item.call.id,
+                text=result.text,
+                error=result.error,
+                images=images,
+                seen=dict(result.seen),
+                diff=result.diff,
+                changed=result.changed,
+                exit_code=result.exit_code,
+                data=dict(result.data),
+                seconds=round(seconds, 3),
+            )
+        )
+        if isinstance(item.args, FinishArguments) and not result.error:
+            commands = self.core.state.commands
+            self.core.append(
+                Finish(
+                    call_id=item.call.id,
+                    status=item.args.status,
+                    summary=item.args.summary,
+                    verified=tuple(
+                        Verification(command=c, exit_code=commands.get(c))
+                        for c in item.args.verified
+                    ),
+                )
+            )
+
+    def _finished(self) -> RunEnded | None:
+        """How the run ends if the last step called `finish`."""
+        last = self.core.store.events[-1]
+        if not isinstance(last, Finish):
+            return None
+        if self.core.state.denied_headless:
+            count = self.core.state.denied_headless
+            return ended(Exit.NEEDS_APPROVAL, f"{count} calls were denied: {NOBODY}")
+        if last.status != "done":
+            return ended(Exit.UNFINISHED, f"the model finished with status {last.status}")
+        failed = [v for v in last.verified if v.exit_code != 0]
+        if failed:
+            return ended(Exit.UNFINISHED, f"verification did not pass: {_verdict(failed[0])}")
+        return ended(Exit.DONE, "done")
+
+
+def _verdict(verification: Verification) -> str:
+    code = verification.exit_code
+    outcome = "was never run to its end" if code is None else f"last exited {code}"
+    return f"`{verification.command}` {outcome}"
+
+
+def _scope(args: ProposePlanArguments) -> Scope:
+    return Scope(
+        paths=args.paths, kinds=args.kinds, commands=args.commands, not_touch=args.not_touch
+    )

@@ -1,0 +1,131 @@
+"""Pure: what a log says about where a session stands, kept up event by event."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .budget import Price, Spent
+from .effects import Effect
+from .events import (
+    Answer,
+    AnyEvent,
+    Approval,
+    AssistantMessage,
+    Decision,
+    Effects,
+    PackSegment,
+    RequestSent,
+    RunStarted,
+    ScopeGranted,
+    ToolCall,
+    ToolResult,
+    ToolStarted,
+    UserMessage,
+)
+from .scope import Scope
+
+FIRST_BYTES_PER_TOKEN = 3.0
+"""Before the first reported usage; code has 3 to 4 bytes a token, so this errs on the full side."""
+SAFETY = 1.05
+"""On the calibrated estimate of what was added since the last reported usage."""
+
+
+class State:
+    """The fold of a log into what the loop needs to know."""
+
+    def __init__(self, price: Price, events: Iterable[AnyEvent] = ()) -> None:
+        self._price = price
+        self.spent = Spent()
+        self.run: RunStarted | None = None
+        self.seen: dict[str, str] = {}
+        """Digests of the files the model knows, by name."""
+        self.reply: AssistantMessage | None = None
+        self.calls: dict[str, ToolCall] = {}
+        self.effects: dict[str, tuple[Effect, ...]] = {}
+        self.decisions: dict[str, Decision] = {}
+        self.approvals: dict[str, Approval] = {}
+        self.answers: dict[str, Answer] = {}
+        self.started: set[str] = set()
+        self.results: dict[str, ToolResult] = {}
+        self.changed: list[str] = []
+        """Files changed in this session, in order of first change."""
+        self.commands: dict[str, int | None] = {}
+        """Shell command -> exit code of its last finished run."""
+        self.scope: Scope | None = None
+        """Granted since the user last spoke."""
+        self.changed_in_task: set[str] = set()
+        self.plan_asked_for = False
+        self.denied_headless = 0
+        self._sent: RequestSent | None = None
+        self._measured = (0, 0)
+        """Prompt tokens of the last request that reported them, and its bytes."""
+        for event in events:
+            self.add(event)
+
+    def add(self, event: AnyEvent) -> None:
+        """Take in the next event."""
+        match event:
+            case RunStarted():
+                self.run = event
+                self.denied_headless = 0
+            case PackSegment():
+                self.seen |= event.files
+            case UserMessage(origin="user"):
+                self.scope, self.changed_in_task, self.plan_asked_for = None, set(), False
+            case RequestSent():
+                self._sent = event
+            case AssistantMessage():
+                self._reply(event)
+            case ToolCall():
+                self.calls[event.call_id] = event
+            case Effects():
+                self.effects[event.call_id] = event.effects
+                # An approval holds for the effects it was given for, not for later ones.
+                self.decisions.pop(event.call_id, None)
+                self.approvals.pop(event.call_id, None)
+            case Decision():
+                self.decisions[event.call_id] = event
+                self.plan_asked_for |= event.decision == "plan_first"
+            case Approval():
+                self.approvals[event.call_id] = event
+                self.denied_headless += event.by == "headless" and not event.approved
+            case Answer():
+                self.answers[event.call_id] = event
+            case ToolStarted():
+                self.started.add(event.call_id)
+            case ToolResult():
+                self._result(event)
+            case ScopeGranted():
+                self.scope = event.scope
+            case _:
+                pass
+
+    def _reply(self, reply: AssistantMessage) -> None:
+        self.reply = reply
+        # Ids may come back in a later message, so what is known of calls is kept for one reply.
+        for known in (self.calls, self.effects, self.decisions, self.approvals, self.answers,
+                      self.results):  # fmt: skip
+            known.clear()
+        self.started.clear()
+        self.spent.add(reply, self._price)
+        if reply.usage is not None and self._sent is not None:
+            self._measured = (reply.usage.prompt, self._sent.size)
+
+    def _result(self, result: ToolResult) -> None:
+        self.results[result.call_id] = result
+        self.seen |= result.seen
+        for name in result.changed:
+            self.changed_in_task.add(name)
+            if name not in self.changed:
+                self.changed.append(name)
+        call = self.calls.get(result.call_id)
+        if call is not None and "command" in call.arguments:
+            self.commands[str(call.arguments["command"])] = result.exit_code
+
+    def prompt_tokens(self, size: int, tools_size: int) -> int:
+        """Estimate for a request of `size` bytes: what was last reported, plus what was added."""
+        tokens, measured = self._measured
+        if tokens == 0 or measured == 0:
+            return int((size + tools_size) / FIRST_BYTES_PER_TOKEN)
+        per_byte = max(tokens / (measured + tools_size), 0.2)
+        return tokens + int(max(size - measured, 0) * per_byte * SAFETY)
