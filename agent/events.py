@@ -61,8 +61,12 @@ class RunStarted(Event):
     endpoint: str
     effort: str
     mode: str
+    on_ask: str
     window: int
     """Context window in tokens."""
+    rules: tuple[dict[str, Any], ...] = ()
+    """Rules given for this session on the command line."""
+    limits: dict[str, float] = {}
 
 
 class SystemMessage(Event):
@@ -340,6 +344,8 @@ class Error(Event):
     type: Literal["error"] = "error"
     kind: str
     message: str
+    trace: str = ""
+    """Where it happened, for a bug report."""
 
 
 class Interruption(Event):

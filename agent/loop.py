@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 
 from .budget import reached
 from .calls import missing_exceptions
@@ -34,7 +35,7 @@ from .providers.base import (
     Request,
     Waiting,
 )
-from .settle import Settler
+from .settle import NOBODY, Settler
 
 MIN_COMPLETION = 1024
 """Tokens that must be left of the window for a request to make sense."""
@@ -72,8 +73,16 @@ class Loop:
             if self.core.view.open_calls:
                 end = await self.settler.settle()
             else:
-                end = self._after_reply() or self._over_budget() or await self._ask()
-        return self.core.append(end, sync=True)
+                end = self.settler.finished() or self._after_reply() or self._over_budget()
+                end = end or await self._ask()
+        return self.core.append(self._honest(end), sync=True)
+
+    def _honest(self, end: RunEnded) -> RunEnded:
+        """A run in which calls were denied for want of a person did not simply finish."""
+        denied = self.core.state.denied_headless
+        if denied and end.exit_code in (Exit.DONE, Exit.UNFINISHED):
+            return ended(Exit.NEEDS_APPROVAL, f"{denied} denied: {NOBODY}; {end.reason}")
+        return end
 
     # --- between requests --------------------------------------------------------------------
 
@@ -185,11 +194,12 @@ class Loop:
         """Stream the reply. What came of one that is interrupted is kept in the log."""
         partial = Partial()
         try:
-            async for item in self.provider.stream(request):
-                if isinstance(item, Reply):
-                    return item
-                partial.add(item)
-                self.core.emit(item)
+            async with aclosing(self.provider.stream(request)) as stream:
+                async for item in stream:
+                    if isinstance(item, Reply):
+                        return item
+                    partial.add(item)
+                    self.core.emit(item)
         except asyncio.CancelledError:
             self.core.append(partial.interruption(), sync=True)
             raise

@@ -21,7 +21,7 @@ from .events import Record
 from .scope import Scope
 
 Verdict = Literal["allow", "ask", "deny", "plan_first"]
-Mode = Literal["ask", "read-only", "headless"]
+Mode = Literal["ask", "read-only"]
 
 PATH_KINDS = frozenset(
     {
@@ -168,9 +168,12 @@ def decide(
             "mode read-only",
         )
     if plan_needed_after is not None:
-        asked = {d.effect.path for d in decisions if d.verdict == "ask" and d.effect is not None
-                 and d.effect.kind in CHANGES and d.effect.path is not None}  # fmt: skip
-        if plan_needed_after and asked - plan_needed_after:
+        asked = {
+            d.effect.path
+            for d in decisions
+            if d.verdict == "ask" and d.effect and d.effect.kind in CHANGES and d.effect.path
+        }
+        if asked - plan_needed_after and len(asked | plan_needed_after) > 1:
             return Decided("plan_first", PLAN_FIRST, strictest.effect, "plan first")
     return strictest
 

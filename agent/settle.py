@@ -11,7 +11,7 @@ import asyncio
 import base64
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Set as AbstractSet
 
 from ..tools.ask_user import AskUserArguments
 from ..tools.base import Context, Result, ToolError
@@ -36,9 +36,8 @@ from .events import (
     Verification,
 )
 from .exits import Exit
-from .policy import decide
+from .policy import CHANGES, decide
 from .scope import Scope
-from .undo import Undo
 
 NOBODY = "nobody is there to approve it (headless run)"
 
@@ -46,13 +45,16 @@ NOBODY = "nobody is there to approve it (headless run)"
 class Settler:
     """Settles the open calls of the last reply."""
 
-    def __init__(self, core: Core, undo: Undo) -> None:
+    def __init__(self, core: Core) -> None:
         self.core = core
-        self.undo = undo
 
     async def settle(self) -> RunEnded | None:
         """Settle as far as can be; returns the end of the run, or None to go on."""
-        judged = [self._judge(call) for call in self.core.view.open_calls]
+        judged: list[Judged] = []
+        touched = set(self.core.state.changed_in_task)
+        for call in self.core.view.open_calls:
+            judged.append(self._judge(call, touched))
+            touched |= {e.path for e in judged[-1].effects if e.kind in CHANGES and e.path}
         for item in judged:
             self._log(item)
         waiting = [item for item in judged if self._needs_approval(item)]
@@ -62,15 +64,18 @@ class Settler:
         if all(item.quiet for item in judged):
             await asyncio.gather(*(self._run(item) for item in judged))
         else:
-            for item in judged:
+            for item in sorted(judged, key=lambda item: isinstance(item.args, FinishArguments)):
                 if not await self._run(item):
-                    return None  # the world changed under it: decide what is left anew
-        return self._finished()
+                    break  # the world changed under it: decide what is left anew
+        return None
 
     # --- before anything runs ----------------------------------------------------------------
 
-    def _judge(self, call: Call) -> Judged:
-        """What the call would do, and what the policy says."""
+    def _judge(self, call: Call, touched: AbstractSet[str] = frozenset()) -> Judged:
+        """What the call would do, and what the policy says.
+
+        `touched`: files changed in this task, or about to be by earlier calls of this step.
+        """
         core = self.core
         try:
             tool, args = understand(call, core.tools)
@@ -81,10 +86,8 @@ class Settler:
             # A plan passes when the rules already allow all of it; else a person reads it.
             wanted = plan_effects(args.paths, args.kinds, args.commands)
             decided = decide(wanted, core.rules, mode=core.mode)
-            if decided.verdict == "deny":
-                decided = replace(decided, verdict="ask")
         else:
-            gate = core.state.changed_in_task
+            gate = touched
             if core.state.scope is not None or core.state.plan_asked_for:
                 gate = None
             decided = decide(effects, core.rules, core.state.scope, core.mode,
@@ -105,7 +108,8 @@ class Settler:
         logged = core.state.effects.get(call.id)
         if logged is None or not same_effects(item.effects, logged, core.state.seen):
             core.append(Effects(call_id=call.id, effects=item.effects))
-        if call.id not in core.state.decisions:
+        decision = core.state.decisions.get(call.id)
+        if decision is None or decision.decision not in ("plan_first", item.decided.verdict):
             core.append(
                 Decision(
                     call_id=call.id,
@@ -130,7 +134,7 @@ class Settler:
         """Somebody must say something: wait for it, or end the run."""
         core = self.core
         for item in questions:
-            if isinstance(item.args, AskUserArguments):
+            if isinstance(item.args, AskUserArguments) and item.call.id not in core.state.asked:
                 core.append(Question(call_id=item.call.id, text=item.args.question,
                                      choices=item.args.choices))  # fmt: skip
         if core.on_ask == "wait":
@@ -151,15 +155,15 @@ class Settler:
 
     async def _run(self, item: Judged) -> bool:
         """Run one call and log its result. False when it must be decided on again first."""
+        again = self._judge(item.call)
+        if again.problem != item.problem or not same_effects(
+            again.effects, item.effects, self.core.state.seen
+        ):
+            return False
         refusal = self._refusal(item)
         if refusal is not None:
             self._log_result(item, Result(refusal, error=True))
             return True
-        again = self._judge(item.call)
-        if again.problem is not None or not same_effects(
-            again.effects, item.effects, self.core.state.seen
-        ):
-            return False
         self.core.append(ToolStarted(call_id=item.call.id))
         began = time.monotonic()
         try:
@@ -191,7 +195,8 @@ class Settler:
 
     async def _carry_out(self, item: Judged) -> Result:
         core, call = self.core, item.call
-        assert item.tool is not None and item.args is not None
+        assert item.tool is not None
+        assert item.args is not None
         if isinstance(item.args, FinishArguments) and self._step_failed():
             raise ToolError("Not finished: other calls of this step failed. Read their results.")
         if isinstance(item.args, ProposePlanArguments):
@@ -242,14 +247,11 @@ class Settler:
                 )
             )
 
-    def _finished(self) -> RunEnded | None:
+    def finished(self) -> RunEnded | None:
         """How the run ends if the last step called `finish`."""
         last = self.core.store.events[-1]
         if not isinstance(last, Finish):
             return None
-        if self.core.state.denied_headless:
-            count = self.core.state.denied_headless
-            return ended(Exit.NEEDS_APPROVAL, f"{count} calls were denied: {NOBODY}")
         if last.status != "done":
             return ended(Exit.UNFINISHED, f"the model finished with status {last.status}")
         failed = [v for v in last.verified if v.exit_code != 0]

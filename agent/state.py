@@ -14,6 +14,7 @@ from .events import (
     Decision,
     Effects,
     PackSegment,
+    Question,
     RequestSent,
     RunStarted,
     ScopeGranted,
@@ -44,6 +45,7 @@ class State:
         self.effects: dict[str, tuple[Effect, ...]] = {}
         self.decisions: dict[str, Decision] = {}
         self.approvals: dict[str, Approval] = {}
+        self.asked: set[str] = set()
         self.answers: dict[str, Answer] = {}
         self.started: set[str] = set()
         self.results: dict[str, ToolResult] = {}
@@ -89,6 +91,8 @@ class State:
             case Approval():
                 self.approvals[event.call_id] = event
                 self.denied_headless += event.by == "headless" and not event.approved
+            case Question():
+                self.asked.add(event.call_id)
             case Answer():
                 self.answers[event.call_id] = event
             case ToolStarted():
@@ -107,6 +111,7 @@ class State:
                       self.results):  # fmt: skip
             known.clear()
         self.started.clear()
+        self.asked.clear()
         self.spent.add(reply, self._price)
         if reply.usage is not None and self._sent is not None:
             self._measured = (reply.usage.prompt, self._sent.size)

@@ -1,0 +1,369 @@
+"""`Session`: start, events, approve, answer, cancel, result. The only door to the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from .. import __version__
+from ..tools.base import ToolError
+from ..tools.registry import declarations, default_tools
+from .budget import Limits, Price
+from .calls import AnyTool, BadCall, understand
+from .context.load import Load, load
+from .core import Core, OnAsk, ended
+from .effects import Effect
+from .events import (
+    Answer,
+    AnyEvent,
+    Approval,
+    Call,
+    Error,
+    Interruption,
+    PackSegment,
+    Part,
+    Question,
+    RunEnded,
+    RunStarted,
+    SessionStarted,
+    SystemMessage,
+    TextPart,
+    ToolResult,
+    UserMessage,
+)
+from .exits import Exit
+from .loop import Loop
+from .policy import Mode, Rule
+from .prompt import system_text
+from .providers.base import Delta, Provider
+from .settle import Settler
+from .state import State
+from .store import Store, StoreError, new_session_id
+from .view import View
+
+INTERRUPTED = (
+    "Interrupted: the harness stopped before the result of this call was recorded. Outcome "
+    "unknown: it may have run, in part or whole. Look before you repeat it."
+)
+MOVED_ON = "Not run: the user did not approve it and gave new instructions instead."
+
+
+class SessionError(Exception):
+    """The session cannot do that; the text is one line for a person."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a session works. Nothing here comes from the repository."""
+
+    model: str
+    effort: str = "max"
+    mode: Mode = "ask"
+    on_ask: OnAsk = "wait"
+    rules: Sequence[Rule] = ()
+    """Rules of the user's settings."""
+    session_rules: Sequence[Rule] = ()
+    """Rules given for this session only; recorded in its log, so that a resumed run keeps them."""
+    limits: Limits = field(default_factory=Limits)
+    price: Price = lambda _usage: None
+    instructions: str | None = None
+    """AGENTS.md of a trusted repository."""
+    tools: Sequence[AnyTool] | None = None
+    """Instead of the default tools."""
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A call that waits for a person."""
+
+    call_id: str
+    tool: str
+    arguments: dict[str, Any]
+    effects: tuple[Effect, ...]
+    reason: str
+    preview: str
+    """The exact diff or command."""
+
+
+class Session:
+    """One session over one repository.
+
+    Use as an async context manager::
+
+        async with Session.create(repo, provider, settings, sessions_dir) as session:
+            async for item in session.start("Rename f to g"):
+                ...
+            print(session.ended)
+    """
+
+    def __init__(self, root: Path, store: Store, provider: Provider, settings: Settings) -> None:
+        tools = settings.tools if settings.tools is not None else default_tools()
+        self.settings = settings
+        self.provider = provider
+        self.loaded: Load | None = None
+        self.ended: RunEnded | None = None
+        self._queue: asyncio.Queue[AnyEvent | Delta | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._cancelled: Exit | None = None
+        self.core = Core(
+            root=root,
+            store=store,
+            view=View(store.events),
+            state=State(settings.price, store.events),
+            tools={tool.name: tool for tool in tools},
+            emit=self._queue.put_nowait,
+            rules=(*settings.rules, *settings.session_rules),
+            mode=settings.mode,
+            on_ask=settings.on_ask,
+            limits=settings.limits,
+        )
+
+    @classmethod
+    def create(
+        cls,
+        repo: Path,
+        provider: Provider,
+        settings: Settings,
+        sessions_dir: Path,
+        *,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session. Raises StoreError when its log cannot be written."""
+        root = repo.resolve()
+        store = Store.create(sessions_dir, session_id or new_session_id())
+        session = cls(root, store, provider, settings)
+        session._open()
+        return session
+
+    @classmethod
+    def resume(
+        cls, session_id: str, provider: Provider, settings: Settings, sessions_dir: Path
+    ) -> Session:
+        """Go on with a session from its log (an id, the start of one, or `last`).
+
+        A torn tail of the log was cut and is reported as a `log_repaired` event. Raises StoreError
+        or ReplayError when the log cannot be continued honestly.
+        """
+        store = Store.open(sessions_dir, session_id)
+        try:
+            first = next((e for e in store.events if isinstance(e, SessionStarted)), None)
+            if first is None:
+                raise SessionError(f"session {store.session} lost its first event: start anew.")
+            root = Path(first.repo)
+            if not root.is_dir():
+                raise SessionError(f"{root}: the repository of this session is gone.")
+            return cls(root, store, provider, settings)
+        except BaseException:
+            store.close()
+            raise
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return self.core.store.session
+
+    @property
+    def events(self) -> Sequence[AnyEvent]:
+        """The whole log."""
+        return self.core.store.events
+
+    # --- running -----------------------------------------------------------------------------
+
+    async def start(
+        self, words: str | Sequence[Part] | None = None
+    ) -> AsyncGenerator[AnyEvent | Delta]:
+        """Run until the turn ends; yields every event as it is logged, and what streams.
+
+        `words` are the user's; without them the session goes on from where its log stands.
+        """
+        if self._task is not None:
+            raise SessionError("the session is already running.")
+        self.ended, self._cancelled = None, None
+        self._task = asyncio.create_task(self._run(words))
+        try:
+            while (item := await self._queue.get()) is not None:
+                yield item
+            await self._task
+        finally:
+            if not self._task.done():
+                self.cancel()
+                await asyncio.wait({self._task})
+            self._task = None
+
+    async def _run(self, words: str | Sequence[Part] | None) -> None:
+        try:
+            self._begin(words)
+            loop = Loop(self.core, self.provider, Settler(self.core))
+            self.ended = await loop.run()
+        except asyncio.CancelledError:
+            if not isinstance(self.events[-1], Interruption):
+                self.core.append(Interruption(during="tools"))
+            code = self._cancelled or Exit.INTERRUPTED
+            self.ended = self.core.append(ended(code, "stopped by the user"), sync=True)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, the log ends honestly
+            self.ended = self._broken(error)
+        finally:
+            self._queue.put_nowait(None)
+
+    def _open(self) -> None:
+        """The first events of a new session: who, what the model is told, the repository."""
+        core, settings = self.core, self.settings
+        self.loaded = load(core.root, window=self.provider.window)
+        core.append(
+            SessionStarted(
+                session=self.id,
+                repo=str(core.root),
+                version=__version__,
+                model=settings.model,
+                endpoint=self.provider.endpoint,
+            )
+        )
+        core.append(
+            SystemMessage(
+                text=system_text(settings.instructions),
+                tools=tuple(declarations(tuple(core.tools.values()))),
+            )
+        )
+        for segment in self.loaded.segments:
+            core.append(PackSegment(text=segment.text, files=segment.files))
+
+    def _begin(self, words: str | Sequence[Part] | None) -> None:
+        """The first events of a run; calls that a stopped run left open get their one result."""
+        core, settings = self.core, self.settings
+        open_calls, waiting = core.view.open_calls, self._stopped_to_wait()
+        limits = cast("dict[str, float]", settings.limits.model_dump(exclude_none=True))
+        core.append(
+            RunStarted(
+                model=settings.model,
+                endpoint=self.provider.endpoint,
+                effort=settings.effort,
+                mode=settings.mode,
+                on_ask=settings.on_ask,
+                window=self.provider.window,
+                rules=tuple(
+                    rule.model_dump(mode="json", exclude_defaults=True)
+                    for rule in settings.session_rules
+                ),
+                limits=limits,
+            )
+        )
+        for call in open_calls:
+            if words is not None and waiting:
+                core.append(ToolResult(call_id=call.id, text=MOVED_ON, error=True))
+            elif not waiting:
+                core.append(ToolResult(call_id=call.id, text=INTERRUPTED, error=True))
+        if words is not None:
+            parts = (TextPart(text=words),) if isinstance(words, str) else tuple(words)
+            core.append(UserMessage(parts=parts), sync=True)
+
+    def _stopped_to_wait(self) -> bool:
+        """Whether the last run ended, in order, to wait for a person: its calls are still open."""
+        for event in reversed(self.events):
+            if isinstance(event, RunStarted):
+                return False
+            if isinstance(event, RunEnded):
+                return event.exit_code in (Exit.NEEDS_APPROVAL, Exit.NEEDS_ANSWER)
+        return False
+
+    def _broken(self, error: Exception) -> RunEnded:
+        """An error of ours: logged with its trace, reported as one line."""
+        message = f"{type(error).__name__}: {error}"
+        trace = "".join(traceback.format_exception(error))
+        self.core.append(Error(kind="internal", message=message, trace=trace))
+        return self.core.append(ended(Exit.INTERNAL, f"internal error: {message}"), sync=True)
+
+    # --- what a person can do -----------------------------------------------------------------
+
+    @property
+    def pending(self) -> tuple[Pending, ...]:
+        """Calls that wait for an approval, in order."""
+        core, found = self.core, list[Pending]()
+        for call in core.view.open_calls:
+            decision = core.state.decisions.get(call.id)
+            if decision is None or decision.decision != "ask" or call.id in core.state.approvals:
+                continue
+            known = core.state.calls[call.id]
+            found.append(
+                Pending(
+                    call_id=call.id,
+                    tool=call.name,
+                    arguments=known.arguments,
+                    effects=core.state.effects.get(call.id, ()),
+                    reason=decision.reason,
+                    preview=self._preview(call),
+                )
+            )
+        return tuple(found)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """Questions of the model that have no answer yet."""
+        state = self.core.state
+        open_ids = {call.id for call in self.core.view.open_calls}
+        return tuple(
+            event
+            for event in self.events
+            if isinstance(event, Question)
+            and event.call_id in open_ids & state.asked - state.answers.keys()
+            and state.reply is not None
+            and event.seq > state.reply.seq
+        )
+
+    def _preview(self, call: Call) -> str:
+        try:
+            tool, args = understand(call, self.core.tools)
+            return tool.preview(args, self.core.facts)
+        except (BadCall, ToolError) as error:
+            return str(error)
+
+    def approve(self, call_id: str | None = None, reason: str = "") -> tuple[str, ...]:
+        """Let pending calls run: one, or all. Returns their ids."""
+        return self._decide(call_id, True, reason)
+
+    def deny(self, call_id: str | None = None, reason: str = "") -> tuple[str, ...]:
+        """Refuse pending calls; the model is told why. Returns their ids."""
+        return self._decide(call_id, False, reason)
+
+    def _decide(self, call_id: str | None, approved: bool, reason: str) -> tuple[str, ...]:
+        chosen = [p.call_id for p in self.pending if call_id in (None, p.call_id)]
+        if not chosen:
+            what = "nothing" if call_id is None else f"no call {call_id!r}"
+            raise SessionError(f"{what} waits for approval in session {self.id}.")
+        for one in chosen:
+            self.core.append(Approval(call_id=one, approved=approved, reason=reason), sync=True)
+        self.core.woken.set()
+        return tuple(chosen)
+
+    def answer(self, text: str) -> None:
+        """Answer the model's oldest open question."""
+        questions = self.questions
+        if not questions:
+            raise SessionError(f"session {self.id} has no open question.")
+        self.core.append(Answer(call_id=questions[0].call_id, text=text), sync=True)
+        self.core.woken.set()
+
+    def cancel(self, code: Exit = Exit.INTERRUPTED) -> None:
+        """Stop the run within a second, wherever it is."""
+        if self._task is not None and not self._task.done():
+            self._cancelled = code
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Stop what runs, let go of the log and of the model."""
+        if self._task is not None and not self._task.done():
+            self.cancel()
+            await asyncio.wait({self._task})
+        self.core.store.close()
+        await self.provider.close()
