@@ -130,6 +130,8 @@ class Context:
     """Live output for front ends; never part of the result."""
     answer: str = ""
     """The user's answer, for a call that asked for one."""
+    granted: tuple[Effect, ...] = ()
+    """The effects that were decided on: what the call is held to where it can be."""
 
 
 class Tool(Generic[A]):
