@@ -1,0 +1,47 @@
+"""The tools that every session has, in the order in which the model sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .ask_user import AskUser
+from .base import Tool
+from .edit import Edit
+from .finish import Finish
+from .list import List
+from .propose_plan import ProposePlan
+from .read import Read
+from .search import Search
+from .shell import Shell
+from .write import Write
+
+
+def default_tools() -> tuple[Tool[Any], ...]:
+    """All tools; the order is part of the cached prefix of every request."""
+    return (
+        Read(),
+        List(),
+        Search(),
+        Edit(),
+        Write(),
+        Shell(),
+        AskUser(),
+        ProposePlan(),
+        Finish(),
+    )
+
+
+def declarations(tools: Sequence[Tool[Any]]) -> list[dict[str, Any]]:
+    """The tools as a request declares them."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.schema(),
+            },
+        }
+        for tool in tools
+    ]
