@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -116,7 +116,7 @@ class Provider(Protocol):
     window: int
     """Context window in tokens, as known; learned from overflow errors where they say it."""
 
-    def stream(self, request: Request) -> AsyncIterator[Delta | Reply]:
+    def stream(self, request: Request) -> AsyncGenerator[Delta | Reply]:
         """Send the request; yield deltas and, last, the one `Reply`.
 
         Retries what can be retried. Raises ProviderError when it gives up. Closing the iterator
