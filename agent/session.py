@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,10 @@ from typing import Any, cast
 
 from .. import __version__
 from ..tools.base import ToolError
+from ..tools.process import Processes
 from ..tools.registry import declarations, default_tools
+from ..tools.sandbox import Mode as SandboxMode
+from ..tools.sandbox import Sandbox
 from .budget import Limits, Price
 from .calls import AnyTool, BadCall, understand
 from .context.load import Load, load
@@ -72,6 +76,8 @@ class Settings:
     price: Price = lambda _usage: None
     instructions: str | None = None
     """AGENTS.md of a trusted repository."""
+    sandbox: SandboxMode = "auto"
+    """Around commands."""
     tools: Sequence[AnyTool] | None = None
     """Instead of the default tools."""
 
@@ -101,11 +107,15 @@ class Session:
     """
 
     def __init__(self, root: Path, store: Store, provider: Provider, settings: Settings) -> None:
-        tools = settings.tools if settings.tools is not None else default_tools()
+        self.processes = Processes(Sandbox.detect(settings.sandbox, protected=[store.path.parent]))
+        tools = settings.tools if settings.tools is not None else default_tools(self.processes)
         self.settings = settings
         self.provider = provider
         self.loaded: Load | None = None
         self.ended: RunEnded | None = None
+        self.jobs_killed: tuple[str, ...] = ()
+        """Background commands that were stopped because the run ended."""
+        self._began = time.monotonic()
         self._queue: asyncio.Queue[AnyEvent | Delta | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._cancelled: Exit | None = None
@@ -365,5 +375,6 @@ class Session:
         if self._task is not None and not self._task.done():
             self.cancel()
             await asyncio.wait({self._task})
+        await self.processes.close()
         self.core.store.close()
         await self.provider.close()

@@ -208,6 +208,7 @@ class Settler:
             call_id=call.id,
             files=core.store.files,
             answer=answer.text if answer is not None else "",
+            granted=item.effects,
         )
         return await item.tool.run(item.args, context)
 

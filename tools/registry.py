@@ -10,6 +10,7 @@ from .base import Tool
 from .edit import Edit
 from .finish import Finish
 from .list import List
+from .process import Processes
 from .propose_plan import ProposePlan
 from .read import Read
 from .search import Search
@@ -17,15 +18,18 @@ from .shell import Shell
 from .write import Write
 
 
-def default_tools() -> tuple[Tool[Any], ...]:
-    """All tools; the order is part of the cached prefix of every request."""
+def default_tools(processes: Processes | None = None) -> tuple[Tool[Any], ...]:
+    """All tools; the order is part of the cached prefix of every request.
+
+    `processes` runs the commands of the session; whoever gives it also closes it.
+    """
     return (
         Read(),
         List(),
         Search(),
         Edit(),
         Write(),
-        Shell(),
+        Shell(processes),
         AskUser(),
         ProposePlan(),
         Finish(),

@@ -1,0 +1,239 @@
+"""`unabridged run` and its kin: one task, no person, an honest exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from .events import (
+    AnyEvent,
+    Approval,
+    AssistantMessage,
+    Decision,
+    Error,
+    LogRepaired,
+    Part,
+    RequestSent,
+    ScopeGranted,
+    ToolCall,
+    ToolResult,
+    to_line,
+)
+from .exits import Exit
+from .providers.base import Delta, Notice, Waiting
+from .result import Result
+from .session import Session
+from .store import StoreError
+
+Format = Literal["text", "json", "stream-json"]
+STREAM_SCHEMA = 1
+SIGNALS = {
+    signal.SIGINT: Exit.INTERRUPTED,
+    signal.SIGTERM: Exit.TERMINATED,
+    signal.SIGHUP: Exit.HANGUP,
+}
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where a run reports to."""
+
+    format: Format = "text"
+    trace: Path | None = None
+    """Also write the stream-JSON there."""
+    quiet: bool = False
+
+
+async def run_headless(
+    session: Session, words: str | tuple[Part, ...] | None, output: Output
+) -> int:
+    """Run to the end, report, write the result; returns the exit code."""
+    loop = asyncio.get_running_loop()
+    for number, code in SIGNALS.items():
+        loop.add_signal_handler(number, session.cancel, code)
+    with Reporter(session, output) as reporter:
+        try:
+            async for item in session.start(words):
+                reporter.show(item)
+            result = session.result()
+        except StoreError as error:
+            # The log cannot be written, so the result goes to standard output only.
+            result = session.result(failure=str(error))
+            reporter.finish(result)
+            print(f"unabridged: {error}", file=sys.stderr)
+            return int(Exit.INTERNAL)
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+        reporter.finish(result)
+        try:
+            write_result(session, result)
+        except OSError as error:
+            print(f"unabridged: result not written: {error}", file=sys.stderr)
+            return int(Exit.INTERNAL)
+    return result.exit_code
+
+
+def write_result(session: Session, result: Result) -> None:
+    """Beside the log, atomically."""
+    path = session.core.store.path.with_suffix(".result.json")
+    fresh = path.with_suffix(".new")
+    fresh.write_bytes(result_json(result) + b"\n")
+    os.replace(fresh, path)  # noqa: PTH105 - the atomic one, by its name
+
+
+def result_json(result: Result) -> bytes:
+    """The result as one JSON document."""
+    return json.dumps(result.model_dump(mode="json"), indent=2).encode("ascii")
+
+
+class Reporter:
+    """Shows a run in the chosen format. Standard output holds the result, standard error the way."""
+
+    def __init__(self, session: Session, output: Output) -> None:
+        self._output = output
+        self._session = session
+        self._sinks: list[Callable[[bytes], object]] = []
+        self._file: IO[bytes] | None = None
+        self._names: dict[str, str] = {}
+
+    def __enter__(self) -> Reporter:
+        if self._output.trace is not None:
+            self._file = self._output.trace.open("wb")
+            self._sinks.append(self._file.write)
+        if self._output.format == "stream-json":
+            self._sinks.append(_to_stdout)
+        head = {"type": "stream", "schema_version": STREAM_SCHEMA, "session": self._session.id}
+        self._line(json.dumps(head).encode("ascii") + b"\n")
+        for event in self._session.events:
+            self._line(to_line(event))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _line(self, line: bytes) -> None:
+        for sink in self._sinks:
+            sink(line)
+
+    def show(self, item: AnyEvent | Delta) -> None:
+        """One event or delta."""
+        if isinstance(item, Waiting | Notice):
+            self._say(_status(item))
+            return
+        if not hasattr(item, "seq"):
+            return  # what streams is shown whole when it is an event
+        self._line(to_line(item))  # pyright: ignore[reportArgumentType] - an event has `seq`
+        if self._output.format == "text" and not self._output.quiet:
+            self._tell(item)
+
+    def finish(self, result: Result) -> None:
+        """The end of the run."""
+        document = json.dumps({"type": "result", **result.model_dump(mode="json")})
+        self._line(document.encode("ascii") + b"\n")
+        if self._output.format == "json":
+            _to_stdout(result_json(result) + b"\n")
+        elif self._output.format == "text":
+            _to_stdout(summary(result).encode("utf-8", "backslashreplace"))
+
+    def _say(self, text: str) -> None:
+        if not self._output.quiet:
+            print(printable(text), file=sys.stderr, flush=True)
+
+    def _tell(self, event: object) -> None:
+        """A few lines of an event, for a person who watches."""
+        match event:
+            case RequestSent():
+                self._say(f"step {event.step}: {event.estimated_tokens:,} tokens to the model")
+            case AssistantMessage():
+                if event.content.strip():
+                    self._say(event.content.strip())
+            case ToolCall():
+                self._names[event.call_id] = event.name
+                about = next(
+                    (
+                        str(v)
+                        for k, v in event.arguments.items()
+                        if k in ("command", "path", "pattern")
+                    ),
+                    "",
+                )
+                self._say(f"  {event.name} {about}")
+            case Decision(decision="ask" | "deny" | "plan_first"):
+                self._say(f"    {event.decision}: {event.reason}")
+            case Approval():
+                self._say(f"    {'approved' if event.approved else 'denied'} by {event.by}")
+            case ScopeGranted():
+                self._say(f"    plan approved by {event.by}")
+            case ToolResult():
+                first = event.text.strip().splitlines()[:1]
+                if event.error:
+                    self._say(
+                        f"    {self._names.get(event.call_id, 'call')} failed: {first[0] if first else ''}"
+                    )
+                elif event.exit_code is not None:
+                    self._say(f"    exit {event.exit_code}")
+                if event.diff:
+                    self._say(event.diff.rstrip())
+            case Error():
+                self._say(f"error: {event.message}")
+            case LogRepaired():
+                self._say(f"the log had a torn end: {event.lost_bytes} bytes were cut and kept")
+            case _:
+                pass
+
+
+def _status(item: Waiting | Notice) -> str:
+    if isinstance(item, Notice):
+        return item.text
+    return (
+        f"{item.reason}; trying again in {item.seconds:.0f} s "
+        f"(attempt {item.attempt} of {item.attempts})"
+    )
+
+
+def printable(text: str) -> str:
+    """Text of a model or tool, made safe for a terminal: control characters are shown, not sent."""
+    return "".join(c if c in "\n\t" or c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+
+
+def _to_stdout(data: bytes) -> None:
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def summary(result: Result) -> str:
+    """The end of a run in plain words."""
+    lines = [printable(result.summary)] if result.summary else []
+    for file in result.files_changed:
+        counts = "" if file.added is None else f" +{file.added} -{file.removed}"
+        lines.append(f"  {file.change} {printable(file.path)}{counts}")
+    for check in result.verification:
+        code = "never finished" if check.exit_code is None else f"exit {check.exit_code}"
+        lines.append(f"  verified by `{printable(check.command)}`: {code}")
+    for call in result.pending:
+        lines.append(f"needs approval [{call.call_id}] {call.tool}: {printable(call.reason)}")
+        lines += [f"    {line}" for line in printable(call.preview).splitlines()]
+    for question in result.questions:
+        lines.append(f"question: {printable(question.text)}")
+        lines += [f"  - {printable(choice)}" for choice in question.choices]
+    if result.pending:
+        lines.append(f"Approve with `unabridged approve {result.session}`, or `deny`.")
+    if result.questions:
+        lines.append(f"Answer with `unabridged answer {result.session} TEXT`.")
+    cost = "unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
+    tokens = result.tokens
+    lines.append(
+        f"{result.exit_name} ({result.exit_code}): {printable(result.reason)}. {result.steps} steps, "
+        f"{tokens.prompt:,} tokens in ({tokens.cached:,} cached), {tokens.completion:,} out, "
+        f"cost {cost}, {result.seconds:.1f} s. Session {result.session}"
+    )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,56 @@
+"""The command line. Each sub-command's code is imported when it is used, and not before."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from . import __version__
+
+COMMANDS = {
+    "run": ("carry out a task without anybody present", "agent.run_cli"),
+    "approve": ("approve what a session waits for, and go on", "agent.run_cli"),
+    "deny": ("deny what a session waits for, and go on", "agent.run_cli"),
+    "answer": ("answer a session's question, and go on", "agent.run_cli"),
+    "trust": ("trust a repository's AGENTS.md and settings as they are now", "agent.trust_cli"),
+}
+"""Name -> help and the module whose `add_parser(subparsers, name)` defines it."""
+
+DESCRIPTION = "An agentic coding harness for Kimi K3 that never abridges and asks before it acts."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words == ["--version"]:
+        print(f"unabridged {__version__}")
+        return 0
+    parser = build_parser(words[0] if words else "")
+    args = parser.parse_args(words)
+    if getattr(args, "run", None) is None:
+        parser.print_help()
+        return 0
+    try:
+        code: int = args.run(args)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Whoever read our output has gone; there is nobody to tell.
+        sys.stderr.close()
+        return 0
+    return code
+
+
+def build_parser(wanted: str) -> argparse.ArgumentParser:
+    """The parser, whole for the wanted command and a line for each other one."""
+    parser = argparse.ArgumentParser(prog="unabridged", description=DESCRIPTION, allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"unabridged {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, (line, module) in COMMANDS.items():
+        if name == wanted:
+            import_module(f".{module}", __package__).add_parser(commands, name, line)
+        else:
+            commands.add_parser(name, help=line, add_help=False)
+    return parser
