@@ -89,18 +89,16 @@ class PackSegment(Event):
 class TextPart(Record):
     """Words of the user."""
 
-    type: Literal["text"] = "text"
     text: str
 
 
 class ImagePart(Record):
     """PNG, JPEG or WebP of at most 20 MB, as a base64 data URL."""
 
-    type: Literal["image"] = "image"
     url: str
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Part = TextPart | ImagePart
 
 
 class UserMessage(Event):
