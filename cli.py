@@ -14,6 +14,7 @@ COMMANDS = {
     "approve": ("approve what a session waits for, and go on", "agent.run_cli"),
     "deny": ("deny what a session waits for, and go on", "agent.run_cli"),
     "answer": ("answer a session's question, and go on", "agent.run_cli"),
+    "state": ("look after saved model states", "model.state_cli"),
     "trust": ("trust a repository's AGENTS.md and settings as they are now", "agent.trust_cli"),
 }
 """Name -> help and the module whose `add_parser(subparsers, name)` defines it."""

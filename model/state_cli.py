@@ -25,12 +25,12 @@ from .state_store import (
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the `state` command. Each sub-command sets `run`: arguments to exit code."""
+def add_parser(
+    subparsers: argparse._SubParsersAction[argparse.ArgumentParser], name: str, line: str
+) -> None:
+    """Add the command. Each sub-command sets `run`: arguments to exit code."""
     description = "Sequence states on disk: prefixes that need not be computed again."
-    state = subparsers.add_parser(
-        "state", help="look after saved model states", description=description
-    )
+    state = subparsers.add_parser(name, help=line, description=description)
     commands = state.add_subparsers(dest="state_command", required=True, metavar="COMMAND")
 
     common = argparse.ArgumentParser(add_help=False)
@@ -81,8 +81,8 @@ def _list(args: argparse.Namespace) -> int:
         return 0
     for entry in found:
         used = datetime.fromtimestamp(entry.used).astimezone().strftime("%Y-%m-%d %H:%M")
-        _out(f"{entry.id}  {entry.position:>9,} tokens  {_human(entry.size):>9}  used {used}")
-    _out(f"{len(found)} states, {_human(total)}, in {_root(args)}")
+        print(f"{entry.id}  {entry.position:>9,} tokens  {_human(entry.size):>9}  used {used}")
+    print(f"{len(found)} states, {_human(total)}, in {_root(args)}")
     return 0
 
 
@@ -93,7 +93,7 @@ def _show(args: argparse.Namespace) -> int:
     try:
         header = read_header(found.path)
     except (StateError, OSError) as error:
-        _err(f"{found.path}: {error}")
+        print(f"{found.path}: {error}", file=sys.stderr)
         return 1
     facts = _facts(found) | {
         "fingerprint": header.fingerprint,
@@ -115,11 +115,11 @@ def _show(args: argparse.Namespace) -> int:
         "world_size",
         "fingerprint",
     ):
-        _out(f"{key:12} {facts[key]}")
+        print(f"{key:12} {facts[key]}")
     for key, value in header.metadata.items():
-        _out(f"{key:12} {value}")
+        print(f"{key:12} {value}")
     for name, (dtype, shape) in header.shapes.items():
-        _out(f"  {name}  {dtype} {list(shape)}")
+        print(f"  {name}  {dtype} {list(shape)}")
     return 0
 
 
@@ -130,7 +130,7 @@ def _prune(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"removed": [entry.id for entry in removed], "bytes": freed})
     else:
-        _out(f"removed {len(removed)} states, {_human(freed)}")
+        print(f"removed {len(removed)} states, {_human(freed)}")
     return 0
 
 
@@ -173,8 +173,8 @@ def _verify(args: argparse.Namespace) -> int:
         _print_json({"checked": len(chosen), "faults": faults})
     else:
         for path, fault in faults.items():
-            _out(f"{path}: {fault}")
-        _out(f"{len(chosen)} states checked, {len(faults)} faults")
+            print(f"{path}: {fault}")
+        print(f"{len(chosen)} states checked, {len(faults)} faults")
     return 1 if faults else 0
 
 
@@ -187,7 +187,7 @@ def _find(args: argparse.Namespace, wanted: str) -> Entry | None:
     if len(found) == 1:
         return found[0]
     what = "no state has" if not found else f"{len(found)} states have"
-    _err(f"{what} {wanted!r} in the id; see `unabridged state list`")
+    print(f"{what} {wanted!r} in the id; see `unabridged state list`", file=sys.stderr)
     return None
 
 
@@ -203,16 +203,8 @@ def _facts(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _out(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-
-
-def _err(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
-
-
 def _print_json(document: dict[str, Any]) -> None:
-    _out(json.dumps(document, indent=2, ensure_ascii=False))
+    print(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _size(text: str) -> int:

@@ -362,7 +362,7 @@ def test_the_store_names_change_with_the_weights(tmp_path: Path) -> None:
 
 def run(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_parser(parser.add_subparsers(), "state", "")
     args = parser.parse_args(["state", *arguments])
     return args.run(args)
 
@@ -444,7 +444,7 @@ def test_listing_needs_no_torch(store: StateStore) -> None:
     store.save([1], tensors())
     code = (
         "import argparse, sys; from unabridged.model.state_cli import add_parser;"
-        "p = argparse.ArgumentParser(); add_parser(p.add_subparsers());"
+        "p = argparse.ArgumentParser(); add_parser(p.add_subparsers(), 'state', '');"
         f"a = p.parse_args(['state', 'list', '--dir', {str(store.root)!r}]); a.run(a);"
         "assert 'torch' not in sys.modules"
     )
