@@ -459,11 +459,11 @@ class _Place:
     @classmethod
     def read(cls, base_url: str, api_key: str | None) -> _Place:
         """Take a base URL and a key apart. Raises ValueError, one line without secrets."""
-        parts = urlsplit(base_url.strip())
         try:
+            parts = urlsplit(base_url.strip())
             host, port = parts.hostname or "", parts.port
         except ValueError:
-            host, port = "", None
+            parts, host, port = urlsplit(""), "", None
         if parts.scheme not in {"http", "https"} or not host:
             shown = faults.redact(faults.one_line(base_url, 80), [api_key or ""])
             raise ValueError(
