@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from .text import Encoding, endings, plural, split_lines
+from .text import Encoding, count_separators, endings, line_separator, plural, split_lines
 
 _CONTEXT = 3
 _MOST_COMPARED = 2_000
@@ -30,12 +30,12 @@ class Splice:
 
 def splice_diff(name: str, data: bytes, splices: Sequence[Splice], encoding: Encoding) -> str:
     """Diff of a file and the file with ordered, disjoint splices; looks only at their places."""
-    separator = endings(encoding.decode(data[len(encoding.bom) :])).separator
+    separator = line_separator(data, encoding)
     regions = _regions(data, splices, encoding, separator)
     hunks: list[_Hunk] = []
     at, line, moved = len(encoding.bom), 0, 0
     for start, end, inside in regions[:_MOST_HUNKS]:
-        line += encoding.decode(data[at:start]).count(separator)
+        line += count_separators(data, at, start, encoding, separator)
         at = start
         before = data[start:end]
         after = b"".join(_pieces(before, start, inside))

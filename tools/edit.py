@@ -22,7 +22,7 @@ from .files import (
     replace_file,
 )
 from .nearest import describe_nearest
-from .text import Encoding, detect, endings, plural
+from .text import Encoding, count_separators, detect, line_separator, plural
 
 _MOST_NAMED = 20
 
@@ -300,12 +300,11 @@ def _shared(a: list[str], b: list[str]) -> int:
 
 def _line_numbers(data: bytes, starts: list[int], encoding: Encoding) -> list[int]:
     """Numbers of the lines, from 1, that hold these ordered places."""
-    whole = encoding.decode(data[len(encoding.bom) :])
-    separator = endings(whole).separator
+    separator = line_separator(data, encoding)
     numbers: list[int] = []
     at, number = len(encoding.bom), 1
     for start in starts:
-        number += encoding.decode(data[at:start]).count(separator)
+        number += count_separators(data, at, start, encoding, separator)
         at = start
         numbers.append(number)
     return numbers

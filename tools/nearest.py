@@ -32,10 +32,14 @@ def describe_nearest(old: str, name: str, data: bytes, encoding: Encoding) -> st
     where = f"line {last}" if len(found) == 1 else f"lines {at + 1} to {last}"
     shown = numbered([_cut(bare(line)) for line in found], at + 1)
     text = f"The nearest text is at {where}:\n{shown}"
-    for number, (want, have) in enumerate(zip(wanted, map(bare, found), strict=False), at + 1):
-        if want != have and not (want in have and number in (at + 1, at + len(wanted))):
+    pairs = list(zip(wanted, map(bare, found), strict=False))
+    for number, (want, have) in enumerate(pairs):
+        # `old` may begin and end within a line
+        part = have if number else have[-len(want) :]
+        part = part[: len(want)] if number == len(wanted) - 1 else part
+        if want != part and not (len(wanted) == 1 and want in have):
             return (
-                f"{text}\nFirst difference, line {number}: expected {_cut(want)!r}, "
+                f"{text}\nFirst difference, line {at + 1 + number}: expected {_cut(want)!r}, "
                 f"the file has {_cut(have)!r}."
             )
     return text

@@ -139,15 +139,17 @@ def _is_binary(data: bytes) -> bool:
 
 
 def _utf16_without_bom(data: bytes) -> Encoding | None:
-    """Text whose NULs are the high halves of ASCII characters, at least one in eight."""
-    for codec, label, high in (("utf-16-le", "UTF-16LE", 1), ("utf-16-be", "UTF-16BE", 0)):
-        if len(data) % 2 or b"\0" in data[1 - high :: 2]:
-            continue
-        if data[high::2].count(0) * 8 < len(data) // 2 or not _decodes(data, codec):
-            continue
-        text = data.decode(codec)
-        if all(char.isprintable() or char in "\t\n\r\f" for char in text[:_SAMPLE_BYTES]):
-            return Encoding(codec, f"{label} without BOM", guessed=True)
+    """Printable text of which at least one character in eight is ASCII, half of it NUL."""
+    if len(data) % 2:
+        return None
+    nul_first, nul_second = data[::2].count(0), data[1::2].count(0)
+    codec, label = (
+        ("utf-16-le", "UTF-16LE") if nul_second > nul_first else ("utf-16-be", "UTF-16BE")
+    )
+    if max(nul_first, nul_second) * 16 < len(data) or not _decodes(data, codec):
+        return None
+    if all(char.isprintable() or char in "\t\n\r\f\u3000" for char in data.decode(codec)):
+        return Encoding(codec, f"{label} without BOM", guessed=True)
     return None
 
 
@@ -225,6 +227,20 @@ def endings(text: str) -> Endings:
         cr=text.count("\r") - crlf,
         final=not text or text[-1] in "\r\n",
     )
+
+
+def line_separator(data: bytes, encoding: Encoding) -> str:
+    """`Endings.separator` of a whole file, without decoding it where that is not needed."""
+    if encoding.unit == 1:
+        return "\n" if b"\n" in data or b"\r" not in data else "\r"
+    return endings(encoding.decode(data[len(encoding.bom) :])).separator
+
+
+def count_separators(data: bytes, start: int, end: int, encoding: Encoding, separator: str) -> int:
+    """Number of line separators in a part of a file that begins and ends between characters."""
+    if encoding.unit == 1:
+        return data.count(separator.encode(), start, end)
+    return encoding.decode(data[start:end]).count(separator)
 
 
 def split_lines(text: str, separator: str) -> list[str]:
