@@ -17,11 +17,13 @@ from .events import (
     AssistantMessage,
     Call,
     CallDropped,
+    Elided,
     Error,
     Interruption,
     RequestSent,
     RunEnded,
     TextPart,
+    ToolResult,
     UserMessage,
 )
 from .exits import Exit
@@ -36,6 +38,7 @@ from .providers.base import (
     Waiting,
 )
 from .settle import NOBODY, Settler
+from .stuck import circle
 
 MIN_COMPLETION = 1024
 """Tokens that must be left of the window for a request to make sense."""
@@ -71,7 +74,7 @@ class Loop:
         end: RunEnded | None = None
         while end is None:
             if self.core.view.open_calls:
-                end = await self.settler.settle()
+                end = self._circle() or await self.settler.settle()
             else:
                 end = self.settler.finished() or self._after_reply() or self._over_budget()
                 end = end or await self._ask()
@@ -134,6 +137,25 @@ class Loop:
     def _say(self, text: str) -> None:
         """A note of the harness to the model. Never an assistant prefill."""
         self.core.append(UserMessage(parts=(TextPart(text=text),), origin="harness"))
+
+    def _circle(self) -> RunEnded | None:
+        """Break a circle: its last step is not run, and its tail is left out from here on."""
+        found = circle(self.core.store.events)
+        if found is None:
+            return None
+        for call in self.core.view.open_calls:
+            self.core.append(
+                ToolResult(call_id=call.id, text=f"Not run: {found.reason}", error=True)
+            )
+        self.core.append(
+            Elided(
+                message=found.first.seq,
+                hash=found.first.hash,
+                reason=found.reason,
+                through=len(self.core.store.events) - 1,
+            )
+        )
+        return ended(Exit.STUCK, found.reason)
 
     def _over_budget(self) -> RunEnded | None:
         minutes = (time.monotonic() - self._started) / 60

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+
 from unabridged.agent.effects import Effect, EffectKind
 from unabridged.agent.policy import (
     Rule,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from unabridged.agent.config import ConfigError
 from unabridged.agent.trust import examine, grant, revoke
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from unabridged.agent.calls import missing_exceptions
 from unabridged.agent.events import (
     AnyEvent,
