@@ -136,6 +136,11 @@ class ReplyParser:
         return self._ended
 
     @property
+    def thinking(self) -> bool:
+        """Whether the model is still in its think channel."""
+        return self._place is _Place.THINK
+
+    @property
     def reply(self) -> Reply:
         """Everything parsed so far."""
         calls = zip(self._names, map("".join, self._arguments), self._closed, strict=True)

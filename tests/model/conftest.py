@@ -1,11 +1,14 @@
-"""A small byte-level vocabulary, trained here: the real one belongs to Moonshot."""
+"""A small byte-level vocabulary, trained here (the real one is Moonshot's), and a model to play."""
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import pytest
+import torch
 from unabridged.model.chat.tokenizer import Tokenizer
 
 _SAMPLE = (
@@ -50,3 +53,58 @@ def ranks() -> dict[bytes, int]:
 @pytest.fixture(scope="session")
 def tokenizer(ranks: dict[bytes, int]) -> Tokenizer:
     return Tokenizer(ranks)
+
+
+class Playback:
+    """A model for the tests of what stands around a model: it says what it is told to say.
+
+    `say(tokens)` gives the next id after the tokens read so far, so everything is exact, and
+    `read` counts what was really read.
+    """
+
+    def __init__(self, vocab_size: int, say: Callable[[list[int]], int]) -> None:
+        self.vocab_size = vocab_size
+        self.say = say
+        self.read = 0
+        self.batches: list[int] = []
+        self.alive: weakref.WeakSet[PlaybackState] = weakref.WeakSet()
+
+    def _state(self, tokens: list[int]) -> PlaybackState:
+        state = PlaybackState(self, tokens)
+        self.alive.add(state)
+        return state
+
+    def new_state(self) -> PlaybackState:
+        return self._state([])
+
+    def state_from_tensors(self, tensors: dict[str, torch.Tensor]) -> PlaybackState:
+        return self._state(tensors["tokens"].tolist())
+
+    def extend(self, state: PlaybackState, tokens: Sequence[int]) -> torch.Tensor:
+        self.read += len(tokens)
+        state.tokens += tokens
+        logits = torch.zeros(self.vocab_size)
+        logits[self.say(state.tokens)] = 50.0
+        return logits
+
+    def step(self, states: Sequence[PlaybackState], tokens: Sequence[int]) -> torch.Tensor:
+        self.batches.append(len(states))
+        rows = [self.extend(s, [t]) for s, t in zip(states, tokens, strict=True)]
+        return torch.stack(rows)
+
+
+class PlaybackState:
+    def __init__(self, model: Playback, tokens: list[int]) -> None:
+        self.model = model
+        self.tokens = tokens
+
+    def fork(self) -> PlaybackState:
+        return self.model._state(list(self.tokens))
+
+    def to_tensors(self) -> dict[str, torch.Tensor]:
+        return {"tokens": torch.tensor(self.tokens, dtype=torch.int32)}
+
+
+@pytest.fixture
+def playback() -> type[Playback]:
+    return Playback

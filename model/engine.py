@@ -1,0 +1,398 @@
+"""The engine: runs several sequences through one model in this process.
+
+One thread owns the model. In each turn it gives one sequence a span of prefill and then takes one
+decode step for all sequences that are ready, so a long prompt does not stop the others. Requests
+come from asyncio and get their tokens back as they are sampled.
+
+A prompt starts at its longest known prefix. K3's state can be resumed only where it was kept, so
+the engine keeps it at the ends of messages and at the end of a reply: recent ones in memory, all
+of them in the `StateStore` if there is one. What a request reused is counted in its `Usage`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+
+from .state_store import StateStore, prefix_hashes
+
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+log = logging.getLogger(__name__)
+
+
+class SequenceState(Protocol):
+    """What the engine needs of a state: it belongs to one sequence and can be copied and stored."""
+
+    def fork(self) -> Self:
+        """An independent copy."""
+        ...
+
+    def to_tensors(self) -> dict[str, Tensor]:
+        """Everything in it, by name."""
+        ...
+
+
+class SequenceModel(Protocol):
+    """What the engine needs of a model."""
+
+    def new_state(self) -> Any:
+        """The state before the first token."""
+        ...
+
+    def state_from_tensors(self, tensors: dict[str, Tensor]) -> Any:
+        """The state that `to_tensors` described."""
+        ...
+
+    def extend(self, state: Any, tokens: Sequence[int]) -> Tensor:
+        """Read more tokens into the state, in place; logits after the last one, [V]."""
+        ...
+
+    def step(self, states: Sequence[Any], tokens: Sequence[int]) -> Tensor:
+        """Read one token into each of several states, in place; logits, [B, V]."""
+        ...
+
+
+class EngineError(Exception):
+    """The engine could not go on with a sequence; the message is for a person."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are chosen. K3's own settings are temperature 1.0 and top-p 0.95."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    """0 takes the likeliest token."""
+    top_p: float = 0.95
+    seed: int | None = None
+    """The same seed gives the same reply, whatever else runs beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """How far the prompt has been read, in tokens: first what was cached, last all of it."""
+
+    read: int
+    total: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Exact counts of one request, in tokens."""
+
+    prompt: int
+    cached: int
+    """Part of `prompt` whose state was reused."""
+    completion: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last item of a generation: why it ended (`stop` is the model's own end) and its counts."""
+
+    reason: Literal["stop", "length"]
+    usage: Usage
+
+
+Item = Prefill | int | Finished
+"""What a generation yields: its start and progress, the ids of the reply, its end."""
+
+
+class Engine:
+    """Continuous batching over one model.
+
+    Args:
+        model: the model, used from the engine's thread only.
+        end_token: id that ends a message (`<|end_of_msg|>`): generation stops there, and the
+            state is kept after each one in a prompt.
+        vocab_size: ids from here on are never sampled (a padded embedding has more).
+        window: longest sequence, prompt and reply together, in tokens.
+        store: where states outlive the process; None keeps them in memory only.
+        max_batch: sequences that run at a time; others wait in order of arrival.
+        prefill_span: tokens of a prompt that are read between two decode steps.
+        save_every: fewest tokens between two places where a prompt's state is kept.
+        kept_states: how many states stay in memory, the most recently used ones.
+    """
+
+    def __init__(
+        self,
+        model: SequenceModel,
+        *,
+        end_token: int,
+        vocab_size: int,
+        window: int,
+        store: StateStore | None = None,
+        max_batch: int = 4,
+        prefill_span: int = 512,
+        save_every: int = 256,
+        kept_states: int = 8,
+    ) -> None:
+        self.window = window
+        self.vocab_size = vocab_size
+        self.stores_states = store is not None
+        self._model = model
+        self._end_token = end_token
+        self._prefixes = _Prefixes(model, store, kept_states)
+        self._max_batch = max_batch
+        self._prefill_span = prefill_span
+        self._save_every = save_every
+        self._inbox: queue.SimpleQueue[_Sequence | None] = queue.SimpleQueue()
+        self._waiting: list[_Sequence] = []
+        self._running: list[_Sequence] = []
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def load(self) -> tuple[int, int]:
+        """How many sequences run and how many wait."""
+        return len(self._running), len(self._waiting)
+
+    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> AsyncGenerator[Item]:
+        """Yield `Prefill`s, then the ids of the reply, the end token included, last a `Finished`.
+
+        Closing the iterator cancels the sequence and frees its state.
+
+        Raises `EngineError` when prompt and reply do not fit the window, the model fails, or the
+        engine is closed.
+        """
+        self._check(prompt, sampling)
+        loop = asyncio.get_running_loop()
+        items: asyncio.Queue[Item | EngineError] = asyncio.Queue()
+
+        def deliver(item: Item | EngineError) -> None:
+            loop.call_soon_threadsafe(items.put_nowait, item)
+
+        sequence = _Sequence(list(prompt), sampling, deliver)
+        self._inbox.put(sequence)
+        try:
+            while True:
+                item = await items.get()
+                if isinstance(item, EngineError):
+                    raise item
+                yield item
+                if isinstance(item, Finished):
+                    return
+        finally:
+            sequence.cancelled = True
+            self._inbox.put(None)  # wakes an engine that has nothing else to do
+
+    def close(self) -> None:
+        """Stop the thread; generations under way raise `EngineError`."""
+        self._closed = True
+        self._inbox.put(None)
+        self._thread.join()
+
+    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
+        if self._closed:
+            raise EngineError("the engine is closed")
+        if not prompt:
+            raise EngineError("the prompt is empty")
+        if sampling.max_tokens < 1:
+            raise EngineError(f"max_tokens is {sampling.max_tokens}; it must be at least 1")
+        if len(prompt) + sampling.max_tokens > self.window:
+            raise EngineError(
+                f"{len(prompt):,} tokens of prompt and {sampling.max_tokens:,} of reply do not fit "
+                f"the window of {self.window:,} tokens"
+            )
+        for token in prompt:
+            if not 0 <= token < self.vocab_size:
+                raise EngineError(f"token id {token} is outside the vocabulary")
+
+    # --- the engine's thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._receive()
+            self._waiting = [s for s in self._waiting if not s.cancelled]
+            self._running = [s for s in self._running if not s.cancelled]
+            while self._waiting and len(self._running) < self._max_batch:
+                self._admit(self._waiting.pop(0))
+            self._guarded(self._prefill, [s for s in self._running if s.next_token is None][:1])
+            self._guarded(self._decode, [s for s in self._running if s.next_token is not None])
+        self._receive()
+        for sequence in (*self._waiting, *self._running):
+            self._end(sequence, EngineError("the engine was closed"))
+
+    def _receive(self) -> None:
+        """Take what came in; when there is nothing to do, wait for it."""
+        idle = not self._waiting and not self._running and not self._closed
+        with_pause = idle
+        while True:
+            try:
+                item = self._inbox.get(block=with_pause)
+            except queue.Empty:
+                return
+            with_pause = False
+            if item is not None:
+                self._waiting.append(item)
+
+    def _guarded(self, work: Callable[[list[_Sequence]], None], sequences: list[_Sequence]) -> None:
+        """Do a piece of work; if it fails, the sequences in it fail and the engine goes on."""
+        if not sequences:
+            return
+        try:
+            work(sequences)
+        except Exception as error:
+            log.exception("the model failed")
+            for sequence in sequences:
+                self._end(sequence, EngineError(f"the model failed: {error}"))
+
+    def _admit(self, sequence: _Sequence) -> None:
+        self._running.append(sequence)
+        self._guarded(self._start, [sequence])
+
+    def _start(self, sequences: list[_Sequence]) -> None:
+        (sequence,) = sequences
+        # At least one token must be read: its logits choose the first token of the reply.
+        sequence.position, sequence.state = self._prefixes.longest(sequence.prompt[:-1])
+        sequence.cached = sequence.position
+        sequence.save_points = self._save_points(sequence.prompt)
+        sequence.generator = _generator(sequence.sampling.seed)
+        sequence.send(Prefill(sequence.cached, len(sequence.prompt), sequence.cached))
+
+    def _save_points(self, prompt: list[int]) -> list[int]:
+        """Where the prompt's state is kept: ends of messages, the last one always."""
+        ends = [at + 1 for at, token in enumerate(prompt) if token == self._end_token]
+        points: list[int] = []
+        for end in ends:
+            if end - (points[-1] if points else 0) >= self._save_every or end == ends[-1]:
+                points.append(end)
+        return points
+
+    def _prefill(self, sequences: list[_Sequence]) -> None:
+        """Read one span of a prompt, up to the next place where its state is kept."""
+        (sequence,) = sequences
+        start = sequence.position
+        ahead = [point for point in sequence.save_points if point > start]
+        end = min([start + self._prefill_span, len(sequence.prompt), *ahead[:1]])
+        logits = self._model.extend(sequence.state, sequence.prompt[start:end])
+        sequence.position = end
+        sequence.send(Prefill(end, len(sequence.prompt), sequence.cached))
+        if end in ahead[:1]:
+            self._prefixes.keep(sequence.prompt[:end], sequence.state)
+        if end == len(sequence.prompt):
+            self._emit(sequence, logits)
+
+    def _decode(self, sequences: list[_Sequence]) -> None:
+        """Read the last token of each sequence and choose the next."""
+        tokens = [sequence.next_token for sequence in sequences if sequence.next_token is not None]
+        logits = self._model.step([sequence.state for sequence in sequences], tokens)
+        for sequence, row in zip(sequences, logits, strict=True):
+            self._emit(sequence, row)
+
+    def _emit(self, sequence: _Sequence, logits: Tensor) -> None:
+        token = _sample(logits[: self.vocab_size], sequence.sampling, sequence.generator)
+        if sequence.next_token is not None:
+            sequence.read.append(sequence.next_token)
+        sequence.next_token = token
+        sequence.completion += 1
+        if not sequence.send(token):
+            return
+        stopped = token == self._end_token
+        if stopped or sequence.completion == sequence.sampling.max_tokens:
+            # The state has read all but the last token.
+            self._prefixes.keep(sequence.prompt + sequence.read, sequence.state)
+            usage = Usage(len(sequence.prompt), sequence.cached, sequence.completion)
+            self._end(sequence, Finished("stop" if stopped else "length", usage))
+
+    def _end(self, sequence: _Sequence, item: Finished | EngineError) -> None:
+        sequence.send(item)
+        sequence.cancelled = True
+        self._running = [other for other in self._running if other is not sequence]
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """A request under way. All but `cancelled` belongs to the engine's thread."""
+
+    prompt: list[int]
+    sampling: Sampling
+    deliver: Callable[[Item | EngineError], None]
+    cancelled: bool = False
+    state: Any = None
+    position: int = 0
+    """Tokens of the prompt that the state has read."""
+    cached: int = 0
+    save_points: list[int] = field(default_factory=list)
+    generator: Generator | None = None
+    next_token: int | None = None
+    """Sampled, not yet read into the state; None while the prompt is being read."""
+    read: list[int] = field(default_factory=list)
+    """Tokens of the reply that the state has read."""
+    completion: int = 0
+
+    def send(self, item: Item | EngineError) -> bool:
+        """Hand an item to whoever waits; false when nobody does any more."""
+        if not self.cancelled:
+            try:
+                self.deliver(item)
+            except RuntimeError:  # its event loop is closed
+                self.cancelled = True
+        return not self.cancelled
+
+
+class _Prefixes:
+    """States at places where a sequence can be resumed: recent ones in memory, all in the store."""
+
+    def __init__(self, model: SequenceModel, store: StateStore | None, kept: int) -> None:
+        self._model = model
+        self._store = store
+        self._kept = kept
+        self._recent: OrderedDict[tuple[int, str], SequenceState] = OrderedDict()
+
+    def longest(self, tokens: list[int]) -> tuple[int, Any]:
+        """The longest known prefix of the tokens and a state of one's own after it."""
+        lengths = sorted({length for length, _ in self._recent if length <= len(tokens)})
+        keys = zip(lengths, prefix_hashes(tokens, lengths), strict=True)
+        known = [key for key in keys if key in self._recent]
+        in_memory = known[-1][0] if known else 0
+        if self._store is not None:
+            stored = self._store.positions(tokens)
+            if stored and stored[-1] > in_memory:
+                found = self._store.longest(tokens)
+                if found is not None and found.position > in_memory:
+                    return found.position, self._model.state_from_tensors(found.tensors)
+        if not known:
+            return 0, self._model.new_state()
+        self._recent.move_to_end(known[-1])
+        return in_memory, self._recent[known[-1]].fork()
+
+    def keep(self, tokens: list[int], state: SequenceState) -> None:
+        """Remember the state after the tokens."""
+        (digest,) = prefix_hashes(tokens, [len(tokens)])
+        self._recent[len(tokens), digest] = state.fork()
+        self._recent.move_to_end((len(tokens), digest))
+        while len(self._recent) > self._kept:
+            self._recent.popitem(last=False)
+        if self._store is not None:
+            self._store.save(tokens, state.to_tensors())
+
+
+def _generator(seed: int | None) -> Generator:
+    import torch
+
+    return torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+
+
+def _sample(logits: Tensor, sampling: Sampling, generator: Generator | None) -> int:
+    """Choose a token from logits [V]."""
+    import torch
+
+    if sampling.temperature == 0:
+        return int(logits.argmax())
+    probabilities = torch.softmax(logits.float().cpu() / sampling.temperature, dim=-1)
+    ordered, ids = probabilities.sort(descending=True)
+    # The smallest set of tokens that reaches top_p: those before which less than top_p is summed.
+    ordered[ordered.cumsum(0) - ordered >= sampling.top_p] = 0
+    return int(ids[torch.multinomial(ordered, 1, generator=generator)])
