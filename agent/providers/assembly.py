@@ -18,7 +18,7 @@ from .base import CallDelta, ContentDelta, ReasoningDelta, Reply
 Shown = ReasoningDelta | ContentDelta | CallDelta
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Call:
     index: int
     id: str = ""
@@ -111,10 +111,6 @@ class Assembly:
                 if not self._observed:
                     self._field, self._observed = name, True
                 return value
-        for name, value in texts.items():
-            if value == "" and not self._observed and name != "reasoning_details":
-                self._field = name
-                break
         return ""
 
     def _take_details(self, details: list[Any], whole: bool) -> None:

@@ -11,6 +11,7 @@ import codecs
 import hashlib
 import json
 import random
+import re
 import socket
 import ssl
 import time
@@ -339,8 +340,11 @@ class KimiProvider:
         elif request.tools != self._checked_tools:
             try:
                 tools: list[dict[str, Any]] = json.loads(request.tools)
-                check_tools([str(tool["function"]["name"]) for tool in tools])
-            except (ValueError, KeyError, TypeError) as error:
+                names = [str(tool["function"]["name"]) for tool in tools]
+                check_tools(names)
+            except (json.JSONDecodeError, KeyError, TypeError):
+                problem = "the tools are not a JSON array of function declarations."
+            except ValueError as error:
                 problem = str(error)
             self._checked_tools = request.tools
         if problem:
@@ -430,6 +434,7 @@ class KimiProvider:
         return ProviderError(failure.kind, self._redact(failure.message), status=failure.status)
 
 
+_HOST = re.compile(r"[\w.:%-]+")
 _ASSISTANT = b'{"role":"assistant"'
 _REASONING = (b'"reasoning_content":', b'"reasoning":', b'"reasoning_details":')
 
@@ -464,7 +469,7 @@ class _Place:
             host, port = parts.hostname or "", parts.port
         except ValueError:
             parts, host, port = urlsplit(""), "", None
-        if parts.scheme not in {"http", "https"} or not host:
+        if parts.scheme not in {"http", "https"} or not _HOST.fullmatch(host):
             shown = faults.redact(faults.one_line(base_url, 80), [api_key or ""])
             raise ValueError(
                 f"the base URL {shown!r} is not one: it looks like https://api.moonshot.ai/v1."

@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def serve_script() -> Iterator[Callable[..., Any]]:
+    """Serve a script over HTTP from a thread, for tests that run commands as processes.
+
+    `serve_script(script, key=..., record=...)` gives the `ScriptedServer`: its `url`, `requests`
+    and `failures`.
+    """
+    from unabridged.agent.providers.scripted_server import serving_in_thread
+
+    with ExitStack() as stack:
+        yield lambda script, **options: stack.enter_context(serving_in_thread(script, **options))
