@@ -261,6 +261,16 @@ class Processes:
         running.done.add_done_callback(lambda _done: self._running.discard(running))
         return running
 
+    def prepare(self, root: Path, grant: Grant = NOTHING) -> None:
+        """Start the supervisor for such commands ahead of the first, some tens of milliseconds.
+
+        Raises StartError when it cannot be started.
+        """
+        try:
+            self._room(root, grant).prepare()
+        except OSError as error:
+            raise StartError(f"No command can be started: {error}.") from error
+
     def background(self, owner: str, command: str, running: Running) -> Job:
         """Enter a command into the registry of jobs."""
         job = Job(f"job-{len(self.jobs) + 1}", owner, command, running)
@@ -349,6 +359,11 @@ class _Room:
     @property
     def idle(self) -> bool:
         return self._busy == 0
+
+    def prepare(self) -> None:
+        """Have a warden ready."""
+        if not self._idle:
+            self._idle.append(self._new_warden())
 
     def send(self, request: Mapping[str, Any], output: int) -> socket.socket:
         """Give a request to a free warden; its socket, on which the answer will come."""

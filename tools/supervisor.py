@@ -66,33 +66,44 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def processes() -> dict[int, tuple[int, str]]:
-    """Every visible process that has not ended: pid -> (parent, command line for a person)."""
+class Process:
+    """What is known of a process."""
+
+    def __init__(self, parent: int, group: int, command: str = "") -> None:
+        self.parent = parent
+        self.group = group
+        self.command = command
+
+
+def processes() -> dict[int, Process]:
+    """Every visible process that has not ended, by pid."""
     return _processes_in_proc() if LINUX else _processes_by_ps()
 
 
-def _processes_in_proc() -> dict[int, tuple[int, str]]:
-    found: dict[int, tuple[int, str]] = {}
+def _processes_in_proc() -> dict[int, Process]:
+    found: dict[int, Process] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost start-up time
         if not entry.isdigit():
             continue
         with contextlib.suppress(OSError):  # ended meanwhile
-            # "pid (name) state ppid ...": a name may hold anything, so read from the last ")".
-            state, parent = _slurp(f"/proc/{entry}/stat").rpartition(b")")[2].split(None, 2)[:2]
-            if state != b"Z":
-                found[int(entry)] = int(parent), ""
+            # "pid (name) state parent group ...": a name may hold anything, so read from the last )
+            stat = _slurp(f"/proc/{entry}/stat").rpartition(b")")[2].split(None, 3)
+            if stat[0] != b"Z":
+                found[int(entry)] = Process(int(stat[1]), int(stat[2]))
     return found
 
 
-def _processes_by_ps() -> dict[int, tuple[int, str]]:
+def _processes_by_ps() -> dict[int, Process]:
     import subprocess
 
-    argv = ["/bin/ps", "-axo", "pid=,ppid=,command="]
-    listing = subprocess.run(argv, stdout=subprocess.PIPE, check=False).stdout
-    found: dict[int, tuple[int, str]] = {}
-    for line in listing.decode(errors="replace").splitlines():
-        pid, parent, *command = line.split(None, 2)
-        found[int(pid)] = int(parent), "".join(command)
+    argv = ["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,command="]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as ps:
+        listing = ps.communicate()[0].decode(errors="replace")
+    found: dict[int, Process] = {}
+    for line in listing.splitlines():
+        pid, parent, group, state, *command = line.split(None, 4)
+        if not state.startswith("Z") and int(pid) != ps.pid:
+            found[int(pid)] = Process(int(parent), int(group), "".join(command))
     return found
 
 
@@ -101,14 +112,18 @@ def _slurp(path: str) -> bytes:
         return file.read(65536)
 
 
-def descendants(roots: AbstractSet[int], known: dict[int, tuple[int, str]]) -> set[int]:
+def descendants(roots: AbstractSet[int], known: dict[int, Process]) -> set[int]:
     """The pids among `known` that descend from `roots`, these excluded."""
-    tree = set(roots)
-    while True:
-        new = {pid for pid, (parent, _) in known.items() if parent in tree} - tree
-        if not new:
-            return tree - roots
-        tree |= new
+    children: dict[int, list[int]] = {}
+    for pid, process in known.items():
+        children.setdefault(process.parent, []).append(pid)
+    tree: set[int] = set()
+    ahead = list(roots)
+    while ahead:
+        new = [pid for pid in children.get(ahead.pop(), ()) if pid not in tree]
+        tree.update(new)
+        ahead += new
+    return tree - roots
 
 
 def send_signal(pids: Iterable[int], number: int) -> None:
@@ -149,21 +164,22 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 class Tree:
-    """The processes below this one; elsewhere than on Linux those of the command's group too."""
+    """A command's processes: those below this one, and those of its group."""
 
     def __init__(self, group: int) -> None:
         self.group = group
 
-    def pids(self) -> set[int]:
-        """The members that have not ended."""
-        return descendants({os.getpid()}, processes())
+    def members(self) -> dict[int, Process]:
+        """Those that have not ended."""
+        known = processes()
+        below = descendants({os.getpid()}, known)
+        return {p: known[p] for p in known if p in below or known[p].group == self.group}
 
     def describe(self) -> list[str]:
         """`pid command line` of each member, for a person."""
-        known = processes()
         lines: list[str] = []
-        for pid in sorted(descendants({os.getpid()}, known)):
-            text = known[pid][1]
+        for pid, process in sorted(self.members().items()):
+            text = process.command
             if LINUX:
                 with contextlib.suppress(OSError):
                     words = _slurp(f"/proc/{pid}/cmdline").rstrip(b"\0")
@@ -173,33 +189,29 @@ class Tree:
 
     def terminate(self) -> None:
         """Ask all to end; those that are stopped are woken to hear it."""
-        pids = self.pids()
-        for number in (signal.SIGTERM, signal.SIGCONT):
-            send_signal(pids, number)
-            self._signal_group(number)
+        pids = self.members()
+        send_signal(pids, signal.SIGTERM)
+        send_signal(pids, signal.SIGCONT)
 
     def kill(self) -> None:
         """Stop everything before killing, so that nothing forks away in between."""
         stopped: set[int] = set()
-        while new := self.pids() - stopped:
+        while new := self.members().keys() - stopped:
             send_signal(new, signal.SIGSTOP)
             stopped |= new
         send_signal(stopped, signal.SIGKILL)
-        self._signal_group(signal.SIGKILL)
 
-    def group_alive(self) -> bool:
-        """Whether orphans are left that are not our children."""
+    def orphans(self) -> bool:
+        """Whether any are left that are not our children, which happens only elsewhere."""
         if LINUX:
             return False
-        with contextlib.suppress(ProcessLookupError, PermissionError):
+        try:
             os.killpg(self.group, 0)
-            return True
-        return False
-
-    def _signal_group(self, number: int) -> None:
-        if not LINUX:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.group, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # what is left of it has ended, or is another user's
+        return bool(self.members())
 
 
 # --- wardens -----------------------------------------------------------------------------------
@@ -271,7 +283,7 @@ def ward(
             running = False
             code = os.waitstatus_to_exitcode(ended[main])
             answer["exit" if code >= 0 else "signal"] = abs(code)
-        if not running and not children and not tree.group_alive():
+        if not running and not children and not tree.orphans():
             return answer
 
         now = time.monotonic()
@@ -364,7 +376,7 @@ def end_orphans(wardens: AbstractSet[int]) -> None:
     give_up = time.monotonic() + KILLING
     while time.monotonic() < give_up:
         known = processes()
-        ours = {pid for pid, (parent, _) in known.items() if parent == os.getpid()} - wardens
+        ours = {pid for pid in known if known[pid].parent == os.getpid()} - wardens
         if not ours:
             return
         send_signal(ours | descendants(ours, known), signal.SIGKILL)
