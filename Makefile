@@ -14,7 +14,7 @@ $(STAMP): pyproject.toml Makefile
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade 'pip>=25' 'setuptools>=77' wheel
 	$(PIP) install 'torch==2.13.0'
-	$(PIP) install -e '.[model,evals,dev]'
+	$(PIP) install -e '.[serve,evals,dev]'
 	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/unabridged
 	touch $@
 

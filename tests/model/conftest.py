@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+
 from unabridged.model.chat.tokenizer import Tokenizer
 
 _SAMPLE = (
@@ -105,6 +106,38 @@ class PlaybackState:
         return {"tokens": torch.tensor(self.tokens, dtype=torch.int32)}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def playback() -> type[Playback]:
     return Playback
+
+
+class Actor(Playback):
+    """Answers a conversation with the markup that `lines` gives for its last user message."""
+
+    def __init__(self, tokenizer: Tokenizer, lines: dict[str, str]) -> None:
+        super().__init__(tokenizer.vocab_size, self._next)
+        self._tokenizer = tokenizer
+        self._lines = {ask: tokenizer.encode_control(reply) for ask, reply in lines.items()}
+        self._opening = tokenizer.encode_control("<|open|>think<|sep|>")
+
+    def _next(self, tokens: list[int]) -> int:
+        # Positions after the last opening of a think channel: the reply so far.
+        width = len(self._opening)
+        at = next(
+            (
+                n
+                for n in range(len(tokens), width - 1, -1)
+                if tokens[n - width : n] == self._opening
+            ),
+            None,
+        )
+        if at is None:
+            return 0  # in the middle of a prompt; nobody looks
+        heard = self._tokenizer.decode(tokens[:at]).rsplit('role="user"<|sep|>', 1)[-1]
+        reply = self._lines[heard.split("<|close|>")[0]]
+        return reply[len(tokens) - at] if len(tokens) - at < len(reply) else 0
+
+
+@pytest.fixture(scope="session")
+def actor() -> type[Actor]:
+    return Actor
