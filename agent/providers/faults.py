@@ -69,7 +69,12 @@ _WINDOW = re.compile(
     r"(?:\s+(?:is|of|allowed|for\s+\S+)|\s*[:=(])*\s*(?:is\s+)?(?:only\s+)?([\d,_]{4,})",
     re.IGNORECASE,
 )
-_MODEL = re.compile(r"model.{0,80}(?:not|no|unknown|invalid)|(?:no|unknown|invalid).{0,40}model")
+_MODEL = re.compile(
+    r"model_not_found|(?:not found|unknown|invalid|no such)\W+(?:the )?model\b"
+    r"|\bmodel\b.{0,80}?(?:not found|not exist|is unknown|not available)"
+    r"|not a valid model|no endpoints found for",
+    re.IGNORECASE,
+)
 _UNSUPPORTED = re.compile(
     r"(stream_options|max_completion_tokens)[^.]{0,80}?"
     r"(?:not (?:supported|permitted|allowed)|unsupported|unknown|unrecognized|unexpected|extra)"
@@ -140,11 +145,11 @@ def from_error(error: Mapping[str, Any], asked: Asked, status: int) -> AttemptEr
         return AttemptError(
             "auth", f"{where} denies this key access to {asked.model!r} ({because}).", status
         )
-    if status == 404 or (status == 400 and _is_model_error(labels, said)):
-        if _is_model_error(labels, said):
-            return AttemptError(
-                "not_found", f"{where} has no model {asked.model!r} ({because}).", status
-            )
+    if status in {400, 404} and _MODEL.search(words):
+        return AttemptError(
+            "not_found", f"{where} has no model {asked.model!r} ({because}).", status
+        )
+    if status == 404:
         return AttemptError(
             "not_found",
             f"no chat completions at {where}/chat/completions ({because}): check the base URL; "
@@ -218,10 +223,6 @@ def window_of(message: str) -> int | None:
         return None
     digits = re.sub(r"[,_]", "", found[1])
     return int(digits) if digits and 1024 <= int(digits) <= 100_000_000 else None
-
-
-def _is_model_error(labels: str, said: str) -> bool:
-    return "model_not_found" in labels or bool(_MODEL.search(said.lower()))
 
 
 def _with_after(failure: AttemptError, after: float | None) -> AttemptError:

@@ -91,12 +91,16 @@ class Bench:
         self._stack.push_async_callback(provider.close)
         return provider
 
-    async def ask(self, provider: Provider, *messages: bytes, **more: Any) -> Heard:
-        """Send a request; all that comes back."""
-        heard = Heard()
+    async def ask(
+        self, provider: Provider, *messages: bytes, into: Heard | None = None, **more: Any
+    ) -> Heard:
+        """Send a request; all that comes back, kept in `into` also when it ends in an error."""
+        heard = into if into is not None else Heard()
         async for item in provider.stream(request(*messages, **more)):
             heard.items.append(item)
         return heard
+
+    heard = Heard
 
 
 @pytest.fixture
