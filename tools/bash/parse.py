@@ -254,8 +254,7 @@ class _Reader:
         """The children, which must be of these types (None: any), with blanks between."""
         children = node.children
         if len(children) != len(types) or any(
-            wanted not in (None, child.type)
-            for child, wanted in zip(children, types, strict=True)
+            wanted not in (None, child.type) for child, wanted in zip(children, types, strict=True)
         ):
             raise _NotUnderstood(f"an unusual {node.type.replace('_', ' ')}")
         for left, right in zip(children, children[1:], strict=False):
@@ -358,9 +357,7 @@ class _Reader:
 
     def _while(self, node: Node) -> Command:
         match self._sections(node, frozenset({"while", "until", "do", "done"})):
-            case [(("while" | "until"), condition), ("do", body), ("done", end)] if (
-                end == _NOTHING
-            ):
+            case [(("while" | "until"), condition), ("do", body), ("done", end)] if end == _NOTHING:
                 return While(condition, body)
             case _:
                 raise _NotUnderstood("an unusual loop")
@@ -384,7 +381,9 @@ class _Reader:
             position = lexer.position
         elif any(c.type == "comment" for c in children):
             raise _NotUnderstood("a comment in a for")
-        if not re.fullmatch(rb"(?:[ \t\n]|\\\n)*;?(?:[ \t\n]|\\\n)*", self.source[position:head_end]):
+        if not re.fullmatch(
+            rb"(?:[ \t\n]|\\\n)*;?(?:[ \t\n]|\\\n)*", self.source[position:head_end]
+        ):
             raise _NotUnderstood("an unusual for")
         match self._sections(body, frozenset({"do", "done"})):
             case [("do", block), ("done", end)] if end == _NOTHING:
@@ -749,7 +748,9 @@ class _Lexer:
                     self._blanks()
             if self.position >= self.end or (stop and self.peek() in (stop[:1], stop[1:2])):
                 return
-            if operators and (found := _CONDITION_TOKEN.match(self.source, self.position, self.end)):
+            if operators and (
+                found := _CONDITION_TOKEN.match(self.source, self.position, self.end)
+            ):
                 self.position = found.end()
                 token = found.group().decode()
                 yield Word((Text(token, False),), token)
