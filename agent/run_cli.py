@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .config import Config, ConfigError, Flags, data_folder, load_config, load_rules
 from .events import ImagePart, Part, RunStarted, SessionStarted, TextPart
-from .policy import Rule, parse_allow
+from .policy import Mode, Rule, parse_allow
 
 if TYPE_CHECKING:
+    from .core import OnAsk
     from .headless import Output
     from .session import Settings
 
@@ -186,7 +187,8 @@ def _go_on(
     from .session import Session
 
     config, settings = _resumed(args, folder, name)
-    session = Session.resume(name, _provider(args, config), settings, folder)
+    repo = find_repo(args.repo)
+    session = Session.resume(name, _provider(args, config), settings, folder, repo=repo)
     return asyncio.run(_drive(args, session, words))
 
 
@@ -277,8 +279,8 @@ def _settings(
             f"a cost limit needs a price, and {config.model!r} has none: give it in "
             "`[money.prices]` of your settings, or leave the limit out."
         )
-    mode = args.mode or (run.mode if run is not None else "ask")
-    on_ask = args.on_ask or (run.on_ask if run is not None else "stop")
+    mode: Mode = args.mode or (cast("Mode", run.mode) if run is not None else "ask")
+    on_ask: OnAsk = args.on_ask or (cast("OnAsk", run.on_ask) if run is not None else "stop")
     return Settings(
         model=config.model,
         effort=config.effort,

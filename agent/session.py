@@ -18,6 +18,7 @@ from ..tools.sandbox import Mode as SandboxMode
 from ..tools.sandbox import Sandbox
 from .budget import Limits, Price
 from .calls import AnyTool, BadCall, understand
+from .changes import changed_files
 from .context.load import Load, load
 from .core import Core, OnAsk, ended
 from .effects import Effect
@@ -44,6 +45,7 @@ from .loop import Loop
 from .policy import Mode, Rule
 from .prompt import system_text
 from .providers.base import Delta, Provider
+from .result import ContextReport, OpenQuestion, PendingCall, Result, build_result
 from .settle import Settler
 from .state import State
 from .store import Store, StoreError, new_session_id
@@ -144,32 +146,47 @@ class Session:
     ) -> Session:
         """A new session. Raises StoreError when its log cannot be written."""
         root = repo.resolve()
+        loaded = load(root, window=provider.window)
         store = Store.create(sessions_dir, session_id or new_session_id())
-        session = cls(root, store, provider, settings)
-        session._open()
+        try:
+            session = cls(root, store, provider, settings)
+            session._open(loaded)
+        except BaseException:
+            store.close()
+            raise
         return session
 
     @classmethod
     def resume(
-        cls, session_id: str, provider: Provider, settings: Settings, sessions_dir: Path
+        cls,
+        session_id: str,
+        provider: Provider,
+        settings: Settings,
+        sessions_dir: Path,
+        *,
+        repo: Path | None = None,
     ) -> Session:
         """Go on with a session from its log (an id, the start of one, or `last`).
 
-        A torn tail of the log was cut and is reported as a `log_repaired` event. Raises StoreError
-        or ReplayError when the log cannot be continued honestly.
+        A torn tail of the log was cut and is reported as a `log_repaired` event. `repo` counts
+        only where the log lost its first event. Raises StoreError or ReplayError when the log
+        cannot be continued honestly.
         """
         store = Store.open(sessions_dir, session_id)
         try:
             first = next((e for e in store.events if isinstance(e, SessionStarted)), None)
-            if first is None:
-                raise SessionError(f"session {store.session} lost its first event: start anew.")
-            root = Path(first.repo)
+            root = Path(first.repo) if first is not None else repo
+            if root is None:
+                raise SessionError(f"session {store.session} lost its start: give --repo.")
             if not root.is_dir():
                 raise SessionError(f"{root}: the repository of this session is gone.")
-            return cls(root, store, provider, settings)
+            session = cls(root.resolve(), store, provider, settings)
+            if not any(isinstance(event, RunStarted) for event in store.events):
+                session._open(load(session.core.root, window=provider.window))
         except BaseException:
             store.close()
             raise
+        return session
 
     async def __aenter__(self) -> Session:
         return self
@@ -220,38 +237,47 @@ class Session:
                 self.core.append(Interruption(during="tools"))
             code = self._cancelled or Exit.INTERRUPTED
             self.ended = self.core.append(ended(code, "stopped by the user"), sync=True)
-        except StoreError:
+        except (StoreError, SessionError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the log ends honestly
             self.ended = self._broken(error)
         finally:
             self._queue.put_nowait(None)
 
-    def _open(self) -> None:
-        """The first events of a new session: who, what the model is told, the repository."""
+    def _open(self, loaded: Load) -> None:
+        """The first events: who, what the model is told, the repository. Adds what is missing.
+
+        A log that was cut within them is completed; segments it already has stay as they are.
+        """
         core, settings = self.core, self.settings
-        self.loaded = load(core.root, window=self.provider.window)
-        core.append(
-            SessionStarted(
-                session=self.id,
-                repo=str(core.root),
-                version=__version__,
-                model=settings.model,
-                endpoint=self.provider.endpoint,
+        self.loaded = loaded
+        if not any(isinstance(event, SessionStarted) for event in self.events):
+            core.append(
+                SessionStarted(
+                    session=self.id,
+                    repo=str(core.root),
+                    version=__version__,
+                    model=settings.model,
+                    endpoint=self.provider.endpoint,
+                )
             )
-        )
-        core.append(
-            SystemMessage(
-                text=system_text(settings.instructions),
-                tools=tuple(declarations(tuple(core.tools.values()))),
+        if not any(isinstance(event, SystemMessage) for event in self.events):
+            core.append(
+                SystemMessage(
+                    text=system_text(settings.instructions),
+                    tools=tuple(declarations(tuple(core.tools.values()))),
+                )
             )
-        )
-        for segment in self.loaded.segments:
-            core.append(PackSegment(text=segment.text, files=segment.files))
+        there = {event.text for event in self.events if isinstance(event, PackSegment)}
+        for segment in loaded.segments:
+            if segment.text not in there:
+                core.append(PackSegment(text=segment.text, files=segment.files))
 
     def _begin(self, words: str | Sequence[Part] | None) -> None:
         """The first events of a run; calls that a stopped run left open get their one result."""
         core, settings = self.core, self.settings
+        if words is None and not any(isinstance(event, UserMessage) for event in self.events):
+            raise SessionError(f"session {self.id} has no task yet: give one.")
         open_calls, waiting = core.view.open_calls, self._stopped_to_wait()
         limits = cast("dict[str, float]", settings.limits.model_dump(exclude_none=True))
         core.append(
@@ -293,6 +319,45 @@ class Session:
         trace = "".join(traceback.format_exception(error))
         self.core.append(Error(kind="internal", message=message, trace=trace))
         return self.core.append(ended(Exit.INTERNAL, f"internal error: {message}"), sync=True)
+
+    def result(self, failure: str | None = None) -> Result:
+        """What the last run gave; `failure` is why its end could not be logged."""
+        end = self.ended if failure is None else ended(Exit.INTERNAL, failure)
+        if end is None:
+            raise SessionError("the session has not run yet.")
+        loaded = self.loaded
+        return build_result(
+            session=self.id,
+            events=self.events,
+            ended=end,
+            spent=self.core.state.spent,
+            files_changed=changed_files(self.core.root, self.events, lambda _digest: None),
+            seconds=time.monotonic() - self._began,
+            pending=tuple(
+                PendingCall(
+                    call_id=item.call_id,
+                    tool=item.tool,
+                    effects=item.effects,
+                    reason=item.reason,
+                    preview=item.preview,
+                )
+                for item in self.pending
+            ),
+            questions=tuple(
+                OpenQuestion(call_id=q.call_id, text=q.text, choices=q.choices)
+                for q in self.questions
+            ),
+            jobs_killed=self.jobs_killed,
+            context=ContextReport(
+                files=loaded.files,
+                tokens=loaded.tokens,
+                exact=loaded.exact,
+                outlined={left.name: left.reason for left in loaded.outlined},
+                skipped={left.name: left.reason for left in loaded.skipped},
+            )
+            if loaded is not None
+            else None,
+        )
 
     # --- what a person can do -----------------------------------------------------------------
 
