@@ -28,6 +28,8 @@ _MOST_NAMED = 20
 
 
 class EditArguments(Arguments):
+    """A piece of a file and what to put in its place."""
+
     path: Annotated[str, Field(description="File, relative to the repository root.")]
     old: Annotated[
         str,
@@ -60,6 +62,8 @@ class MatchError(ToolError):
 
 
 class Edit(Tool[EditArguments]):
+    """Replace text in a file."""
+
     name = "edit"
     description = (
         "Replace text in an existing file. `old` must match the file exactly, spaces and "

@@ -4,7 +4,7 @@ It is a process of its own because a regular expression can take forever in Pyth
 can be stopped. Standard input is one JSON object: `pattern`, `ignore_case`, `context`, `files`.
 
 Like ripgrep it takes lines to end in LF or CRLF, reads UTF-16 where a BOM says so, and says where a
-file holds a NUL byte. Unlike ripgrep's, its `.` also matches bytes that are not UTF-8.
+file holds a NUL byte. Bytes that are not UTF-8 are surrogates to the pattern.
 """
 
 from __future__ import annotations

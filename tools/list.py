@@ -24,6 +24,8 @@ MOST_ENTRIES = 1_000
 
 
 class ListArguments(Arguments):
+    """A folder and how deep to look."""
+
     path: Annotated[
         str, Field(description="Folder, relative to the repository root. Default: the root.")
     ] = "."
@@ -33,6 +35,8 @@ class ListArguments(Arguments):
 
 
 class List(Tool[ListArguments]):
+    """List a folder."""
+
     name = "list"
     description = (
         "List a folder, hidden entries included: folders end in /, files have their size in "
@@ -68,7 +72,8 @@ def _run(args: ListArguments, facts: Facts, stop: threading.Event) -> Result:
     left = {entry.name: entry.reason for entry in walk(where.path, stop=stop.is_set).left}
     _list(where.path, "", args.depth, left, count, lines)
     levels = f", {args.depth} levels deep" if args.depth > 1 else ""
-    heading = f"{where.name}/ has {count}{levels}" if lines else f"{where.name}/ is empty"
+    name = "The root" if where.name == "." else f"{where.name}/"
+    heading = f"{name} has {count}{levels}" if lines else f"{name} is empty"
     if len(lines) > MOST_ENTRIES:
         heading += (
             f"\nShown: the first {MOST_ENTRIES:,} of {len(lines):,} entries; list a folder below "

@@ -8,9 +8,10 @@ from __future__ import annotations
 import re
 
 _CLASSES = frozenset("dDwWsSbB")
-_CONTROLS = frozenset("tfrv")
+_CONTROLS = frozenset("tfv")
 _META = frozenset("\\.+*?()|[]{}^$#&-~")
 _GROUPS = ("(?:", "(?P<", "(?i)", "(?i:")
+_NEVER = r"\r\udc80-\udcff"
 _REPETITION = re.compile(r"(?:[*+?]|\{\d+(?:,\d*)?\})\??")
 
 
@@ -20,7 +21,7 @@ class PatternError(ValueError):
 
 def common(pattern: str) -> str:
     """The pattern in the form both engines read alike. Raises PatternError."""
-    if "\n" in pattern:
+    if "\n" in pattern or "\r" in pattern:
         raise PatternError("a line break: patterns match within one line")
     out: list[str] = []
     at = 0
@@ -56,14 +57,41 @@ def common(pattern: str) -> str:
     return text
 
 
+def for_python(text: str) -> str:
+    """A common pattern for lines whose wrong bytes were decoded as surrogates.
+
+    Nothing matches such a byte or a carriage return: for ripgrep they are no character and a part
+    of a line's end.
+    """
+    out: list[str] = []
+    at = 0
+    in_class = False
+    while at < len(text):
+        piece = text[at : at + 2] if text[at] == "\\" or text.startswith("[^", at) else text[at]
+        at += len(piece)
+        if in_class:
+            in_class = piece != "]"
+        elif piece in ("[", "[^"):
+            in_class = True
+            piece += _NEVER if piece == "[^" else ""
+        elif piece in (r"\D", r"\S", r"\W"):
+            piece = f"[^{piece.lower()}{_NEVER}]"
+        elif piece == r"\s":
+            piece = r"[^\S\r]"
+        elif piece == ".":
+            piece = rf"[^\n{_NEVER}]"
+        out.append(piece)
+    return "".join(out)
+
+
 def _escape(pattern: str, at: int, in_class: bool) -> tuple[str, int]:
     char = pattern[at + 1 : at + 2]
     if not char:
         raise PatternError("a backslash at the end")
     if in_class and char in "bBAz":
         raise PatternError(f"`\\{char}` in a class")
-    if char == "n":
-        raise PatternError(r"`\n`: patterns match within one line")
+    if char in ("n", "r"):
+        raise PatternError(f"`\\{char}`: patterns match within one line")
     if char in _CLASSES or char in _CONTROLS:
         return f"\\{char}", at + 2
     if char in "Az":

@@ -21,6 +21,8 @@ _MOST_NAMED = 20
 
 
 class ReadArguments(Arguments):
+    """A file and a range of its lines."""
+
     path: Annotated[str, Field(description="File, relative to the repository root.")]
     start: Annotated[
         int | None, Field(ge=1, description="First line to show, from 1. Default: the first.")
@@ -31,6 +33,8 @@ class ReadArguments(Arguments):
 
 
 class Read(Tool[ReadArguments]):
+    """Show a file."""
+
     name = "read"
     description = (
         "Show a file as it is now, each line after its number and a tab. A heading says the size, "

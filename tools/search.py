@@ -28,7 +28,7 @@ from ..agent.context.walk import IGNORED_BY_GIT, matcher, walk
 from ..agent.effects import Effect, EffectKind
 from .base import Arguments, Context, Facts, Location, Result, Tool, ToolError, path_effects
 from .files import in_thread
-from .pattern import PatternError, common
+from .pattern import PatternError, common, for_python
 from .text import plural
 
 _FALLBACK = Path(__file__).with_name("grep.py")
@@ -39,6 +39,8 @@ _LINE = 500
 
 
 class SearchArguments(Arguments):
+    """What to look for, and where."""
+
     pattern: Annotated[
         str,
         Field(
@@ -64,6 +66,8 @@ class SearchArguments(Arguments):
 
 
 class Search(Tool[SearchArguments]):
+    """Find lines."""
+
     name = "search"
     description = (
         "Find lines in the files of the repository, sorted by path. Matching lines are shown as "
@@ -74,6 +78,7 @@ class Search(Tool[SearchArguments]):
     arguments = SearchArguments
 
     def __init__(self, ripgrep: bool = True) -> None:
+        """`ripgrep`: use it where it is installed."""
         self._ripgrep = ripgrep
 
     def effects(self, args: SearchArguments, facts: Facts) -> tuple[Effect, ...]:
@@ -159,14 +164,14 @@ def _commands(
     if program is None:
         encoded = [base64.b64encode(os.fsencode(name)).decode("ascii") for name in names]
         asked = {
-            "pattern": pattern, "ignore_case": args.ignore_case, "context": args.context,
+            "pattern": for_python(pattern), "ignore_case": args.ignore_case, "context": args.context,
             "files": encoded,
         }  # fmt: skip
         yield [sys.executable, "-I", str(_FALLBACK)], json.dumps(asked).encode("ascii")
         return
     options = [
         "--no-config", "--json", "--crlf", "--threads=1", "--no-follow", "--no-pre",
-        "--no-search-zip", "--ignore-case" if args.ignore_case else "--case-sensitive",
+        "--no-search-zip", "--no-mmap", "--ignore-case" if args.ignore_case else "--case-sensitive",
         f"--context={args.context}", f"--regexp={pattern}", "--",
     ]  # fmt: skip
     for some in _chunks(names):
@@ -285,7 +290,7 @@ def _bytes(value: dict[str, str]) -> bytes:
 def _cut(line: bytes, match: int) -> str:
     """A line as text, a long one only around the match, with what is left out counted."""
     line = line.removesuffix(b"\n").removesuffix(b"\r")
-    text = line.decode("utf-8", "unabridged-escape")
+    text = line.decode("utf-8", "unabridged-escape").replace("\r", "\\r")
     if len(text) <= _LINE:
         return text
     at = len(line[:match].decode("utf-8", "unabridged-escape"))

@@ -35,6 +35,8 @@ from .text import UTF8, Encoding, detect, endings, plural, split_lines
 
 
 class WriteArguments(Arguments):
+    """A file and its whole content."""
+
     path: Annotated[str, Field(description="File, relative to the repository root.")]
     content: Annotated[str, Field(description="The whole content.")]
 
@@ -58,6 +60,8 @@ class Plan:
 
 
 class Write(Tool[WriteArguments]):
+    """Make or replace a file."""
+
     name = "write"
     description = (
         "Make a file with this content, and the folders above it. An existing file is replaced "

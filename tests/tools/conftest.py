@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from unabridged.tools.base import Context, Facts, Result, Tool, ToolError
 
 

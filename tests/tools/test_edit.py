@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+
 from unabridged.tools import edit as edit_module
 from unabridged.tools.base import Facts, ToolError, digest
 from unabridged.tools.edit import Edit, EditArguments, make_plan

@@ -20,7 +20,7 @@ async def test_entries_with_kind_and_size_in_order(bench: Any) -> None:
     (bench.root / "dead").symlink_to("nowhere")
     os.mkfifo(bench.root / "pipe")
     assert (await bench.run(List())).text == (
-        "./ has 1 folder, 2 files, 3 others\n"
+        "The root has 1 folder, 2 files, 3 others\n"
         ".hidden  1\n"
         "a/\n"
         "b.txt  1,234\n"
@@ -33,7 +33,7 @@ async def test_entries_with_kind_and_size_in_order(bench: Any) -> None:
 async def test_depth(bench: Any) -> None:
     bench.put("a/b/c/deep.txt", b"12")
     two = (await bench.run(List(), depth=2)).text
-    assert two == "./ has 2 folders, 0 files, 2 levels deep\na/\na/b/"
+    assert two == "The root has 2 folders, 0 files, 2 levels deep\na/\na/b/"
     four = (await bench.run(List(), path="a", depth=4)).text
     assert four.split("\n")[1:] == ["b/", "b/c/", "b/c/deep.txt  2"]
     assert four.startswith("a/ has")
@@ -65,7 +65,7 @@ async def test_the_cap_is_said_with_the_total(bench: Any) -> None:
     for number in range(MOST_ENTRIES + 7):
         (bench.root / f"f{number:05}").touch()
     lines = (await bench.run(List())).text.split("\n")
-    assert lines[0] == "./ has 0 folders, 1,007 files"
+    assert lines[0] == "The root has 0 folders, 1,007 files"
     assert lines[1].startswith("Shown: the first 1,000 of 1,007 entries")
     assert len(lines) == MOST_ENTRIES + 2
 

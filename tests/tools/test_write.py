@@ -171,7 +171,7 @@ async def test_a_file_made_meanwhile_is_not_overwritten(
 ) -> None:
     real_link = os.link
 
-    def late(source: str, target: str, **options: int) -> None:
+    def late(source: str, target: str, **options: Any) -> None:
         (bench.root / "f.txt").write_bytes(b"theirs\n")
         real_link(source, target, **options)
 
