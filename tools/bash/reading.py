@@ -62,7 +62,7 @@ def _sed_check(parsed: Parsed) -> str | None:
 def _yq_check(parsed: Parsed) -> str | None:
     """The first operands may be a sub-command and the program, in either order."""
     for operand in parsed.operands:
-        if operand.text is None or (reason := jq(operand.text)):
+        if operand.text is None or jq(operand.text):
             return "its program is not understood"
     return None
 
@@ -346,7 +346,7 @@ ROWS: tuple[Row, ...] = (
         unless="-e -f --regexp --file --files --type-list",
         hidden="-. --hidden -u --unrestricted",
         follows="-L --follow",
-        extra=_rg_here,
+        also=_rg_here,
         yes=("rg -n foo src", "rg foo", "rg --files -g '*.py'", "rg -tpy 'def \\w+' src tests"),
         no=(
             "rg --pre ./evil foo",
@@ -366,7 +366,7 @@ ROWS: tuple[Row, ...] = (
         "text read*",
         unless="-e --expression",
         check=_sed_check,
-        extra=_sed_in_place,
+        also=_sed_in_place,
         yes=(
             "sed -n '1,20p' README.md",
             "sed 's/a/b/g' README.md",
@@ -623,7 +623,7 @@ ROWS: tuple[Row, ...] = (
     Row("type", "-a -f -p -P -t", "text*", yes=("type ls", "type -a python"), no=("type -z x",)),
     Row("locale", "-a -m -k -c", "text*", yes=("locale",), no=("locale --x",)),
     Row(
-        "printenv", "-0 --null", "text*", extra=_secret_environment, no=("printenv", "printenv KEY")
+        "printenv", "-0 --null", "text*", also=_secret_environment, no=("printenv", "printenv KEY")
     ),
     Row(
         "tput",

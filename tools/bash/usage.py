@@ -82,7 +82,7 @@ class Row:
     stops: bool = False
     """Options end at the first operand."""
     check: Check | None = None
-    extra: Callable[[Parsed, Site], Iterable[Effect]] | None = None
+    also: Callable[[Parsed, Site], Iterable[Effect]] | None = None
     follows: str = ""
     """Options with which a `tree` is read through links."""
     hidden: str = "*"
@@ -143,8 +143,8 @@ class Row:
                         effects.extend(found)
         if self.check is not None and not doubts and (reason := self.check(parsed)):
             doubts.append(reason)
-        if self.extra is not None:
-            effects.extend(self.extra(parsed, site))
+        if self.also is not None:
+            effects.extend(self.also(parsed, site))
         moved = operands[-1:] if self.moves else ()
         return Meaning(tuple(effects), tuple(doubts), moved=moved)
 
