@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
+
+from .errors import Stop, check, never
 
 _SETTINGS = {
     "core.fsmonitor": "false",
@@ -41,25 +44,38 @@ def environment() -> dict[str, str]:
     }
 
 
-def start(root: Path, *arguments: str) -> subprocess.Popen[bytes] | None:
-    """Start a git command in `root` with its output on a pipe; None when git is not installed."""
+def outputs(root: Path, *commands: Sequence[str], stop: Stop = never) -> list[bytes | None]:
+    """What some git commands print, run side by side in `root`.
+
+    None for one that fails, and for all when git is not installed. Raises Cancelled.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        return subprocess.Popen(
-            ["git", *arguments],
-            cwd=root,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
+        for command in commands:
+            processes.append(  # noqa: PERF401 - those started before a failure must be killed
+                subprocess.Popen(
+                    ["git", *command],
+                    cwd=root,
+                    env=environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+        return [_finish(process, stop) for process in processes]
     except OSError:
-        return None
+        return [None for _ in commands]
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
 
 
-def output(root: Path, *arguments: str) -> bytes | None:
-    """What a git command prints; None when it fails or git is not installed."""
-    process = start(root, *arguments)
-    if process is None:
-        return None
-    data, _ = process.communicate()
-    return data if process.returncode == 0 else None
+def _finish(process: subprocess.Popen[bytes], stop: Stop) -> bytes | None:
+    while True:
+        try:
+            data, _ = process.communicate(timeout=0.1)
+        except subprocess.TimeoutExpired:
+            check(stop)
+        else:
+            return data if process.returncode == 0 else None

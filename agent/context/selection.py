@@ -1,0 +1,260 @@
+"""From a listing to what is given of each file: read, measured, and fitted into the budget.
+
+Files are read only as far as needed: those whose size alone says that they will not fit are never
+opened. What a file turns out to be (binary, generated, gone) can change the choice, so choosing
+and measuring alternate until every chosen file is measured.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TypeVar
+
+from . import kinds
+from .errors import ContextError, Stop, check, never
+from .history import History, read_history
+from .outline import outline
+from .pack import decode, frame, frame_text
+from .plan import Candidate, Level, choose, in_order_of_room
+from .tokens import Counts, key
+from .walk import File, Left, Matcher, matcher, read_regular, walk
+
+LARGEST_FILE = 16 << 20
+"""Bytes above which a file is not opened."""
+
+_GUESS_WHOLE = 0.28
+"""Tokens a byte, for files not measured yet."""
+_BATCH = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person or a task asks for. Patterns have .gitignore syntax."""
+
+    include: Sequence[str] = ()
+    """Give what the rules leave out: ignored, generated, vendored, minified, lock files."""
+    exclude: Sequence[str] = ()
+    """Leave out."""
+    outline: Sequence[str] = ()
+    """Give as outlines only."""
+    full: Sequence[str] = ()
+    """Give whole or fail; includes what `include` would."""
+    named: Sequence[str] = ()
+    """Names or patterns the task mentions: they make room last."""
+    require_full: bool = False
+    """Fail if anything does not fit whole."""
+    submodules: bool = False
+    """Load submodules as folders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is given of one file."""
+
+    name: str
+    level: Level
+    digest: str
+    """SHA-256 of the file's bytes."""
+    data: bytes
+    outline: str
+    """Its outline, where `level` says so."""
+    tokens: int
+    """Of `text`."""
+
+    @property
+    def text(self) -> str:
+        """The frame that is sent."""
+        if self.level is Level.WHOLE:
+            return frame(self.name, self.data)
+        return frame_text("outline", self.name, self.outline)
+
+
+@dataclass(slots=True)
+class Selection:
+    """Everything that is known about what will be given."""
+
+    parts: dict[str, Part] = field(default_factory=dict[str, Part])
+    outlined: list[Left] = field(default_factory=list[Left])
+    skipped: list[Left] = field(default_factory=list[Left])
+    history: History = field(default_factory=History)
+
+
+def select(
+    root: Path, options: Options, budget: int, counts: Counts, stop: Stop = never
+) -> Selection:
+    """Choose what of the files below `root` fits in `budget` tokens.
+
+    Raises ContextError when there is nothing to load, or what must be whole does not fit.
+    """
+    listing = walk(
+        root,
+        include=[*options.include, *options.full],
+        exclude=options.exclude,
+        submodules=options.submodules,
+        stop=stop,
+    )
+    if not listing.files and not listing.left:
+        raise ContextError(f"{root}: there are no files here, nothing to run on.")
+    selection = Selection(skipped=list(listing.left), history=read_history(root, stop))
+    candidates = _candidates(listing.files, options, selection, stop)
+    _settle(root, in_order_of_room(candidates), budget, options, counts, selection, stop)
+    short = [left for left in selection.skipped if left.reason.startswith("does not fit")]
+    short += [left for left in selection.outlined if left.reason != "as asked"]
+    if options.require_full and short:
+        raise ContextError(
+            f"{len(short):,} files do not fit whole, {short[0].name} among them: leave some out, "
+            "allow outlines, or use a model with a larger window."
+        )
+    selection.outlined.sort()
+    selection.skipped.sort()
+    return selection
+
+
+def _candidates(
+    files: Iterable[File], options: Options, selection: Selection, stop: Stop
+) -> Iterable[Candidate]:
+    """Files worth considering; the others are noted as skipped."""
+    wanted, whole = matcher([*options.include, *options.full]), matcher(options.full)
+    outlined, named = matcher(options.outline), matcher(options.named)
+    rates = selection.history.rate
+    for number, (name, size) in enumerate(files):
+        if number % 1024 == 0:
+            check(stop)
+        reason = kinds.never_sent(name) or (None if wanted(name) else kinds.left_out(name))
+        if reason is None and size > LARGEST_FILE:
+            reason = f"larger than {LARGEST_FILE >> 20} MiB"
+        if reason is not None:
+            selection.skipped.append(Left(name, reason))
+            continue
+        guess = int(size * _GUESS_WHOLE) + 24
+        must = whole(name)
+        yield Candidate(
+            name,
+            size,
+            kinds.kind(name),
+            rates.get(name, 0.0),
+            named=must or named(name),
+            best=Level.OUTLINE if not must and outlined(name) else Level.WHOLE,
+            worst=Level.WHOLE if must else Level.NAME,
+            whole=guess,
+            outline=min(guess, 60 + guess // 8),
+        )
+
+
+def _settle(
+    root: Path,
+    ordered: list[Candidate],
+    budget: int,
+    options: Options,
+    counts: Counts,
+    selection: Selection,
+    stop: Stop,
+) -> None:
+    """Choose levels and measure what is chosen until the choice stands; fill in `selection`."""
+    wanted = matcher([*options.include, *options.full])
+    known: dict[tuple[str, Level], Part] = {}
+
+    def measure(job: tuple[str, Level]) -> Part | str:
+        name, level = job
+        whole = known.get((name, Level.WHOLE))
+        data = whole.data if whole else _read(root, name, wanted)
+        return data if isinstance(data, str) else _part(name, level, data, counts)
+
+    while True:
+        check(stop)
+        levels = choose(ordered, budget)
+        jobs = [
+            (one.name, level)
+            for one, level in zip(ordered, levels, strict=True)
+            if level is not Level.NAME and (one.name, level) not in known
+        ]
+        if not jobs:
+            break
+        gone: set[str] = set()
+        for job, result in zip(jobs, _in_threads(measure, jobs, stop), strict=True):
+            if isinstance(result, str):
+                selection.skipped.append(Left(job[0], result))
+                gone.add(job[0])
+            else:
+                known[job] = result
+        ordered = [one for one in ordered if one.name not in gone]
+        for one in ordered:
+            if (one.name, Level.WHOLE) in known:
+                one.whole = known[one.name, Level.WHOLE].tokens
+            if (one.name, Level.OUTLINE) in known:
+                one.outline = known[one.name, Level.OUTLINE].tokens
+
+    total = sum(one.tokens(level) for one, level in zip(ordered, levels, strict=True))
+    if total > budget:
+        raise ContextError(
+            f"what must be whole has {total:,} tokens and {budget:,} fit: ask for less in full, "
+            "or use a model with a larger window."
+        )
+    for one, level in zip(ordered, levels, strict=True):
+        asked = one.best is Level.OUTLINE
+        if level is Level.NAME:
+            selection.skipped.append(Left(one.name, f"does not fit ({_KIND_NAMES[one.kind]})"))
+            continue
+        selection.parts[one.name] = known[one.name, level]
+        if level is Level.OUTLINE:
+            reason = "as asked" if asked else f"to make room ({_KIND_NAMES[one.kind]})"
+            selection.outlined.append(Left(one.name, reason))
+
+
+_KIND_NAMES = {
+    kinds.Kind.DATA: "data",
+    kinds.Kind.GENERATED_LOOKING: "looks generated",
+    kinds.Kind.DOCS: "documentation",
+    kinds.Kind.TESTS: "tests",
+    kinds.Kind.SOURCE: "source",
+}
+
+
+def _read(root: Path, name: str, wanted: Matcher) -> bytes | str:
+    """The bytes of a file, or why it is left out."""
+    data = read_regular(root / name, LARGEST_FILE)
+    if isinstance(data, str):
+        return data
+    reason = kinds.unreadable(data)
+    if reason is None and not wanted(name):
+        reason = kinds.left_out_content(name, data)
+    return data if reason is None else reason
+
+
+def _part(name: str, level: Level, data: bytes, counts: Counts) -> Part:
+    digest = sha256(data)
+    if level is Level.WHOLE:
+        tokens = counts.count(
+            key(b"file", name.encode(), digest.digest()), lambda: frame(name, data)
+        )
+        return Part(name, level, digest.hexdigest(), data, "", tokens)
+    text = outline(name, decode(data)[0])
+    tokens = counts.count(key(b"outline", text.encode()), lambda: frame_text("outline", name, text))
+    return Part(name, level, digest.hexdigest(), b"", text, tokens)
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def _in_threads(work: Callable[[_In], _Out], items: Sequence[_In], stop: Stop) -> list[_Out]:
+    """`work` on each item, in order, on all cores."""
+
+    def one_batch(batch: Sequence[_In]) -> list[_Out]:
+        return [work(item) for item in batch]
+
+    batches = [items[at : at + _BATCH] for at in range(0, len(items), _BATCH)]
+    results: list[_Out] = []
+    pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+    try:
+        for done in pool.map(one_batch, batches):
+            check(stop)
+            results += done
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    return results
