@@ -15,6 +15,7 @@ from .base import Arguments, Context, Facts, Location, Result, Tool, ToolError, 
 from .diff import Splice, splice_diff, spliced
 from .files import (
     Snapshot,
+    hold_to,
     in_thread,
     read_file,
     refuse_dangling,
@@ -52,6 +53,10 @@ class Plan:
     lines: list[int]
     """Line of each place, from 1."""
 
+    def effects(self) -> tuple[Effect, ...]:
+        """The write, bound to the bytes that were looked at."""
+        return path_effects(EffectKind.WRITE, self.where, before=self.was.digest)
+
     def diff(self) -> str:
         """Unified diff of the bytes that will be written."""
         return splice_diff(self.where.name, self.was.data, self.splices, self.encoding)
@@ -79,7 +84,7 @@ class Edit(Tool[EditArguments]):
         except MatchError:
             # All that this call can do is fail and quote the file: that is reading.
             return path_effects(EffectKind.READ, facts.locate(args.path))
-        return path_effects(EffectKind.WRITE, plan.where, before=plan.was.digest)
+        return plan.effects()
 
     def preview(self, args: EditArguments, facts: Facts) -> str:
         try:
@@ -89,11 +94,13 @@ class Edit(Tool[EditArguments]):
         return _notes(plan) + plan.diff()
 
     async def run(self, args: EditArguments, context: Context) -> Result:
-        return await in_thread(lambda stop: _run(args, context.facts, stop))
+        return await in_thread(lambda stop: _run(args, context, stop))
 
 
-def _run(args: EditArguments, facts: Facts, stop: threading.Event) -> Result:
+def _run(args: EditArguments, context: Context, stop: threading.Event) -> Result:
+    facts = context.facts
     plan = make_plan(args, facts)
+    hold_to(context.granted, plan.effects())
     pieces = spliced(plan.was.data, plan.splices)
     replace_file(plan.where, facts, plan.was, pieces, stop)
     name = plan.where.name

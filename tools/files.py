@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from ..agent.effects import Effect
 from .base import Facts, Location, ToolError, digest
 
 MAX_BYTES = 512 * 1024 * 1024
@@ -71,6 +72,12 @@ def refuse_dangling(path: str, facts: Facts) -> None:
                 f"{path}: {part.name} is a symlink to {part.readlink()}, which does not exist. "
                 f"Name the target itself if you mean to create it."
             )
+
+
+def hold_to(granted: tuple[Effect, ...], now: tuple[Effect, ...]) -> None:
+    """Raise ToolError when a call would no longer do what was decided on."""
+    if granted and now != granted:
+        raise ToolError("The file changed right after this was decided on; nothing was written.")
 
 
 def _read(folder: int, where: Location) -> Snapshot:

@@ -34,8 +34,13 @@ _SAMPLE_BYTES = 64 * 1024
 _ALIKE = 0.05
 """Two proposals whose measured disorder differs by less cannot be told apart."""
 
+_FEW = 4
+"""Fewer bytes beyond ASCII say nothing about the encoding."""
+
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\r\f\b\x1b")) + b"\x7f"
-_NOT_ASCII_LINE = re.compile(rb"[^\r\n]*[\x80-\xff][^\r\n]*")
+_HIGH = re.compile(rb"[\x80-\xff]")
+_SPACE = re.compile(rb"[ \n]")
+_BESIDE = 200
 _MULTIBYTE = re.compile(
     rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}"
 )
@@ -155,13 +160,12 @@ def _utf16_without_bom(data: bytes) -> Encoding | None:
 
 def _legacy(data: bytes) -> Encoding | None:
     """A proposal for bytes that are neither UTF-8 nor UTF-16, if one fits every byte."""
-    multibyte = sum(1 for _ in _MULTIBYTE.finditer(data))
-    if multibyte > len(_MULTIBYTE.sub(b"", data).translate(None, bytes(range(128)))):
+    sample = _sample(data)
+    wrong = _MULTIBYTE.sub(b"", sample).translate(None, bytes(range(128)))
+    if sum(1 for _ in _MULTIBYTE.finditer(sample)) > len(wrong):
         return None  # UTF-8 with a few wrong bytes, not another encoding
     from charset_normalizer import from_bytes  # costs 50 ms, seldom needed
 
-    lines = dict.fromkeys(match[0] for match in _NOT_ASCII_LINE.finditer(data))
-    sample = b"\n".join(lines)[:_SAMPLE_BYTES].rpartition(b"\n")[0] or b"\n".join(lines)
     found: dict[str, float] = {}
     for match in from_bytes(sample, cp_isolation=list(_LEGACY), enable_fallback=False):
         for codec in match.could_be_from_charset:
@@ -178,8 +182,27 @@ def _legacy(data: bytes) -> Encoding | None:
     if best == "cp1252" and not re.search(rb"[\x80-\x9f]", data):
         best, label = "latin-1", "Latin-1"
     least = found[ranked[0]]
+    if len(data.translate(None, bytes(range(128)))) < _FEW:
+        others = [codec for codec in order if codec != ranked[0] and _decodes(data, codec)]
+        return Encoding(best, label, guessed=True, rivals=tuple(others))
     rivals = tuple(codec for codec in others if found[codec] - least < _ALIKE)
     return Encoding(best, label, guessed=True, rivals=rivals)
+
+
+def _sample(data: bytes) -> bytes:
+    """Different pieces of lines that hold bytes beyond ASCII: what tells encodings apart."""
+    pieces: dict[bytes, None] = {}
+    size = at = 0
+    while size < _SAMPLE_BYTES and (high := _HIGH.search(data, at)):
+        start = max(at, data.rfind(b"\n", at, high.start()) + 1, high.start() - _BESIDE)
+        # No byte of a longer character is a space or a line feed, so none is cut in half.
+        rest = _SPACE.search(data, high.end() + _BESIDE)
+        newline = data.find(b"\n", high.end(), rest.start() if rest else len(data))
+        at = newline if newline >= 0 else rest.start() if rest else len(data)
+        piece = data[start:at][:_SAMPLE_BYTES]
+        size += len(piece) if piece not in pieces else 1
+        pieces[piece] = None
+    return b"\n".join(pieces)
 
 
 @dataclass(frozen=True)

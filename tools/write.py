@@ -25,6 +25,7 @@ from .diff import whole_diff
 from .files import (
     Snapshot,
     create_file,
+    hold_to,
     in_thread,
     read_if_exists,
     refuse_dangling,
@@ -53,6 +54,11 @@ class Plan:
     data: bytes
     notes: str
 
+    def effects(self) -> tuple[Effect, ...]:
+        """The write, bound to the bytes it replaces."""
+        before = self.was.digest if self.was else ABSENT
+        return path_effects(EffectKind.WRITE, self.where, before=before)
+
     def diff(self) -> str:
         """Unified diff of the bytes that will be written."""
         before = self.was.data if self.was else None
@@ -72,20 +78,20 @@ class Write(Tool[WriteArguments]):
     arguments = WriteArguments
 
     def effects(self, args: WriteArguments, facts: Facts) -> tuple[Effect, ...]:
-        plan = make_plan(args, facts)
-        before = plan.was.digest if plan.was else ABSENT
-        return path_effects(EffectKind.WRITE, plan.where, before=before)
+        return make_plan(args, facts).effects()
 
     def preview(self, args: WriteArguments, facts: Facts) -> str:
         plan = make_plan(args, facts)
         return plan.notes + (plan.diff() or f"{plan.where.name}: an empty file\n")
 
     async def run(self, args: WriteArguments, context: Context) -> Result:
-        return await in_thread(lambda stop: _run(args, context.facts, stop))
+        return await in_thread(lambda stop: _run(args, context, stop))
 
 
-def _run(args: WriteArguments, facts: Facts, stop: threading.Event) -> Result:
+def _run(args: WriteArguments, context: Context, stop: threading.Event) -> Result:
+    facts = context.facts
     plan = make_plan(args, facts)
+    hold_to(context.granted, plan.effects())
     if plan.was:
         replace_file(plan.where, facts, plan.was, [plan.data], stop)
     else:

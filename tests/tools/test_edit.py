@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from unabridged.tools import edit as edit_module
-from unabridged.tools.base import Facts, ToolError, digest
+from unabridged.tools.base import Context, Facts, ToolError, digest
 from unabridged.tools.edit import Edit, EditArguments, make_plan
 from unabridged.tools.read import Read
+from unabridged.tools.write import Write
 
 FRENCH = "# Une élève très âgée, ça coûte cher à l'école\nname = 'x'\n# fin déjà\n"
 SMART = "“smart” quotes – and € signs…\nname = 'x'\n‘end’\n"
@@ -216,6 +217,13 @@ def test_c20_arguments_have_no_default_and_are_not_coerced() -> None:
         EditArguments.model_validate({**good, "file": "x"})
 
 
+async def test_one_byte_is_no_evidence_of_an_encoding(bench: Any) -> None:
+    path = bench.put("f.txt", b"author: Mar\xeda\n")
+    assert "not certain" in await bench.refused(Edit(), path="f.txt", old="author", new="autör")
+    await bench.run(Edit(), path="f.txt", old="author", new="writer")
+    assert path.read_bytes() == b"writer: Mar\xeda\n"
+
+
 # --- the file as a thing -----------------------------------------------------------------------
 
 
@@ -328,6 +336,24 @@ def test_a_change_right_before_the_replacement_is_noticed(bench: Any) -> None:
         edit_module.replace_file(plan.where, bench.facts, plan.was, [b"b\n"], threading.Event())
     assert path.read_bytes() == b"c\n"
     assert len(list(bench.root.iterdir())) == 1
+
+
+@pytest.mark.parametrize("tool", [Edit(), Write()], ids=["edit", "write"])
+async def test_only_what_was_decided_on_is_done(bench: Any, tool: Edit | Write) -> None:
+    path = bench.put("f.txt", b"b\n")
+    await bench.run(Read(), path="f.txt")
+    more = {"old": "a", "new": "z"} if isinstance(tool, Edit) else {"content": "z\n"}
+    args = bench.args(tool, {"path": "f.txt", **more})
+    decided = tool.effects(args, bench.facts)
+    path.write_bytes(b"a\n")  # now the edit would match
+    bench.seen["f.txt"] = digest(b"a\n")
+    context = Context(bench.facts, "call", bench.files, granted=decided)
+    with pytest.raises(ToolError, match="decided"):
+        await tool.run(args, context)
+    assert path.read_bytes() == b"a\n"
+    again = tool.effects(args, bench.facts)
+    await tool.run(args, Context(bench.facts, "call", bench.files, granted=again))
+    assert path.read_bytes() == b"z\n"
 
 
 async def test_read_only_is_refused_whoever_runs(bench: Any) -> None:
