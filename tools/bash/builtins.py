@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from ...agent.effects import Effect, EffectKind
 from .site import Field, Site, unknown
+from .syntax import words_of
 from .usage import Meaning, meaning, not_understood, parse_words
 
-_PATH_TESTS = frozenset("-a -b -c -d -e -f -g -h -k -p -r -s -u -w -x -L -N -O -G -S".split())
-_TEXT_TESTS = frozenset("-n -z -o".split())
-_TEXT_COMPARISONS = frozenset("= == != < > =~".split())
-_NUMBER_COMPARISONS = frozenset("-eq -ne -lt -le -gt -ge".split())
-_PATH_COMPARISONS = frozenset("-nt -ot -ef".split())
+_PATH_TESTS = words_of("-a -b -c -d -e -f -g -h -k -p -r -s -u -w -x -L -N -O -G -S")
+_TEXT_TESTS = words_of("-n -z -o")
+_TEXT_COMPARISONS = words_of("= == != < > =~")
+_NUMBER_COMPARISONS = words_of("-eq -ne -lt -le -gt -ge")
+_PATH_COMPARISONS = words_of("-nt -ot -ef")
 
 TEST_YES = ("test -f README.md", "[ -d src ]", "[ -z \"$HOME\" ]", "[ a = b ]", "test 1 -lt 2",
             "[[ -f README.md && a == b* ]]", "[[ $# -gt 0 ]]", "[ $? -eq 0 ]")  # fmt: skip
@@ -49,9 +50,9 @@ def test(words: Sequence[Field], site: Site, *, arithmetic: bool) -> Meaning:
         elif left in _PATH_TESTS and position + 1 < len(words):
             effects.extend(site.look(words[position + 1]))
             position += 2
-        elif left in _TEXT_TESTS and position + 1 < len(words):
-            position += 2
-        elif left == "-t":
+        elif (left in _TEXT_TESTS and position + 1 < len(words)) or (
+            left == "-t" and position + 1 < len(words) and _is_number(words[position + 1])
+        ):
             position += 2
         elif left is not None and left.startswith("-"):
             return not_understood(f"test `{left}`", effects)
@@ -95,11 +96,9 @@ def command(words: Sequence[Field], site: Site) -> Meaning:
     return Meaning((), parsed.doubts, runs=(parsed.operands,) if parsed.operands else ())
 
 
-HARMLESS_NAMES = frozenset(
-    """LC_ALL LC_CTYPE LC_NUMERIC LC_TIME LC_COLLATE LC_MESSAGES LANG TZ COLUMNS LINES CI NO_COLOR
+HARMLESS_NAMES = words_of("""LC_ALL LC_CTYPE LC_NUMERIC LC_TIME LC_COLLATE LC_MESSAGES LANG TZ COLUMNS LINES CI NO_COLOR
     CLICOLOR CLICOLOR_FORCE FORCE_COLOR PYTHONUNBUFFERED PYTHONDONTWRITEBYTECODE PYTHONHASHSEED
-    RUST_BACKTRACE RUST_LOG NODE_ENV TERM DEBUG VERBOSE GIT_OPTIONAL_LOCKS""".split()
-)
+    RUST_BACKTRACE RUST_LOG NODE_ENV TERM DEBUG VERBOSE GIT_OPTIONAL_LOCKS""")
 _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_+.@,:=-]*(?:/[A-Za-z0-9_+-]+)*")
 _OWN_NAME = re.compile(
     r"[a-z_][a-z0-9_]*|[A-Z]|DIR|FILE|FILES|ROOT|SRC|OUT|BASE|NAME|COUNT|PATTERN"
@@ -111,7 +110,12 @@ def is_harmless(name: str, value: str | None) -> bool:
     """Whether setting a variable in the environment of a known program changes nothing of note."""
     if name == "GIT_OPTIONAL_LOCKS":
         return value == "0"
-    return name in HARMLESS_NAMES and value is not None and bool(_HARMLESS_VALUE.fullmatch(value))
+    return (
+        name in HARMLESS_NAMES
+        and value is not None
+        and not value.startswith("/")
+        and bool(_HARMLESS_VALUE.fullmatch(value))
+    )
 
 
 def is_own(name: str) -> bool:

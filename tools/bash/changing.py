@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ...agent.effects import Effect
 from .site import Field, Site
+from .syntax import words_of
 from .usage import Meaning, Row, not_understood, parse_words
 
 ROWS: tuple[Row, ...] = (
@@ -32,15 +33,30 @@ ROWS: tuple[Row, ...] = (
 )  # fmt: skip
 
 _COPY = {
-    option: use
-    for options, use in (
-        ("-a -f -i -n -v -u -p -r -R -T -d -P -H -L -x -c -b --archive --force --interactive "
-         "--no-clobber --verbose --update --recursive --no-target-directory --parents "
-         "--no-dereference --dereference --one-file-system --preserve --reflink", ""),
-        ("-t --target-directory", "text"),
-    )
-    for option in options.split()
-}  # fmt: skip
+    **dict.fromkeys(
+        words_of(
+            "-a -f -i -n -v -u -p -r -R -T -d -P -H -L -x -c --archive --force --interactive "
+            "--no-clobber --verbose --recursive --no-target-directory --no-dereference "
+            "--dereference --one-file-system"
+        ),
+        "",
+    ),
+    "-t": "text",
+    "--target-directory": "text",
+    "--preserve": "?",
+    "--reflink": "?",
+    "--update": "?",
+}
+_LINK = {
+    **dict.fromkeys(
+        words_of(
+            "-s -f -n -v -r -T -L -P -i --symbolic --force --no-dereference --verbose --relative"
+        ),
+        "",
+    ),
+    "-t": "text",
+    "--target-directory": "text",
+}
 
 COPY_YES = ("cp README.md docs/copy.md", "cp -r src docs", "mv README.md docs/x.md", "mv -t docs a")
 COPY_NO = ("cp /etc/passwd x", "cp README.md /tmp/x", "mv README.md ..", "cp --suffix=x a b")
@@ -48,7 +64,7 @@ COPY_NO = ("cp /etc/passwd x", "cp README.md /tmp/x", "mv README.md ..", "cp --s
 
 def copy(name: str, words: Sequence[Field], site: Site) -> Meaning:
     """`cp` and `mv`: sources are read (or removed), and written under the target."""
-    parsed = parse_words(words, {**_COPY, "--preserve": "?", "--reflink": "?", "--update": "?"})
+    parsed = parse_words(words, _COPY)
     targets = parsed.values("-t --target-directory")
     sources = parsed.operands if targets else parsed.operands[:-1]
     if not targets:
@@ -80,11 +96,7 @@ LINK_NO = ("ln -s /etc/passwd x", "ln -s ../../etc src/x", "ln -s / x", "ln --ba
 
 def link(words: Sequence[Field], site: Site) -> Meaning:
     """`ln`: the new name is written; what it leads to may be read through it later."""
-    options = dict.fromkeys(
-        "-s -f -n -v -r -T -L -P -i --symbolic --force --no-dereference --verbose --relative".split(),
-        "",
-    )
-    parsed = parse_words(words, {**options, "-t": "text", "--target-directory": "text"})
+    parsed = parse_words(words, _LINK)
     targets = parsed.values("-t --target-directory")
     sources = parsed.operands if targets else (parsed.operands[:-1] or parsed.operands)
     if not targets:

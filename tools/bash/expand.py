@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .site import Field, Site
-from .syntax import Channel, Command, Derived, Doubt, Number, Output, Text, Variable, Word
+from .syntax import Channel, Command, Derived, Doubt, Number, Output, Text, Variable, Word, words_of
 
 MAX_FIELDS = 512
 """A glob or brace expansion that gives more words than this is not followed."""
 
-HARMLESS_ENVIRONMENT = frozenset(
-    """BASH BASHPID BASH_VERSION COLUMNS EDITOR EUID GROUPS HOME HOSTNAME HOSTTYPE LANG LANGUAGE
+HARMLESS_ENVIRONMENT = words_of("""BASH BASHPID BASH_VERSION COLUMNS EDITOR EUID GROUPS HOME HOSTNAME HOSTTYPE LANG LANGUAGE
     LC_ALL LC_CTYPE LINENO LINES LOGNAME MACHTYPE OLDPWD OSTYPE PATH PPID PWD RANDOM SECONDS SHELL
     SHLVL TERM TMPDIR TZ UID USER VIRTUAL_ENV VISUAL CONDA_PREFIX JAVA_HOME GOPATH GOROOT
-    CARGO_HOME NODE_ENV CI XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR""".split()
-)
+    CARGO_HOME NODE_ENV CI XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR""")
 """Variables of the environment whose values are no secret."""
 
 Variables = Mapping[str, str | None]
@@ -207,8 +205,7 @@ def _braces(chars: list[Char]) -> list[list[Char]] | None:
         else:
             done.append(current)  # `{}` and `{word}` are literal
             continue
-        for item in reversed(items):
-            waiting.append(current[:opening] + item + rest)
+        waiting.extend(current[:opening] + item + rest for item in reversed(items))
         if len(waiting) + len(done) > MAX_FIELDS:
             return None
     return done
@@ -268,7 +265,7 @@ def _names(folder: Path) -> list[str] | None:
     try:
         if not stat.S_ISDIR(folder.stat().st_mode):
             return []
-        names = os.listdir(folder)
+        names = [entry.name for entry in folder.iterdir()]
     except OSError:
         return []
     if len(names) > 20_000 or any("\udc80" <= char <= "\udcff" for name in names for char in name):

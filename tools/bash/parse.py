@@ -13,6 +13,7 @@ import time
 import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from .syntax import (
@@ -42,6 +43,7 @@ from .syntax import (
     Variable,
     While,
     Word,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ def parse(command: str) -> Command:
         return Unknown(command, "it is not valid bash")
     try:
         return _Reader(source).block(root.children, root.start_byte, root.end_byte)
-    except _NotUnderstood as error:
+    except _NotUnderstoodError as error:
         return Unknown(command, str(error))
 
 
@@ -90,17 +92,21 @@ def _tree(source: bytes) -> Node | None:
     from tree_sitter import Parser
 
     stop = time.monotonic() + _PARSE_SECONDS
+
+    def too_long(*_: object) -> bool:
+        return time.monotonic() > stop
+
     try:
         tree = Parser(_language()).parse(
             lambda offset, _point: source[offset : offset + 4096],
-            progress_callback=lambda *_: time.monotonic() > stop,
+            progress_callback=too_long,
         )
     except ValueError:  # how the binding reports that the callback stopped it
         return None
     return tree.root_node
 
 
-class _NotUnderstood(Exception):
+class _NotUnderstoodError(Exception):
     """The span at hand is not understood; the text says why."""
 
 
@@ -119,9 +125,8 @@ _DERIVED = re.compile(
     rb"(?::-|:\+|-|\+|%%?|##?|//?|\^\^?|,,?)[A-Za-z0-9_./*:, -]*\}"
 )
 _ARITHMETIC = re.compile(rb"\$\(\([0-9 \t+*/%()<>=!&|-]*\)\)")
-_RESERVED = frozenset(
-    "if then elif else fi case esac for select while until do done in function { } ! [[ ]] "
-    "coproc".split()
+_RESERVED = words_of(
+    "if then elif else fi case esac for select while until do done in function { } ! [[ ]] coproc"
 )
 _CONDITION_TOKEN = re.compile(rb"&&|\|\||[()<>]")
 _ANSI_ESCAPES = {
@@ -159,14 +164,14 @@ class _Reader:
                     separated = True
                 case "&":
                     if not items or separated:
-                        raise _NotUnderstood("`&` after nothing")
+                        raise _NotUnderstoodError("`&` after nothing")
                     items[-1] = Subshell(items[-1], background=True)
                     separated = True
                 case "comment":
                     self._comment(child)
                 case _:
                     if not separated:
-                        raise _NotUnderstood("two commands without a separator")
+                        raise _NotUnderstoodError("two commands without a separator")
                     items.append(self.statement(child))
                     separated = self.source[child.end_byte - 1 : child.end_byte] == b"\n"
                     if _is_heredoc(child):
@@ -184,7 +189,7 @@ class _Reader:
         """The bytes between two nodes, which must be blank."""
         found = _GAP.match(self.source, start, max(start, end))
         if found is None or found.end() < end:
-            raise _NotUnderstood("text that belongs to no command")
+            raise _NotUnderstoodError("text that belongs to no command")
         return found.group()
 
     def _comment(self, node: Node) -> None:
@@ -192,20 +197,20 @@ class _Reader:
         if before not in (b" ", b"\t", b"\n", b";", b"&", b"|", b"(", b")") or b"\n" in (
             self.source[node.start_byte : node.end_byte].rstrip(b"\n")
         ):
-            raise _NotUnderstood("a comment that bash may not take as one")
+            raise _NotUnderstoodError("a comment that bash may not take as one")
 
     def statement(self, node: Node) -> Command:
         """One statement; what is not understood in it stays inside it."""
         self.depth += 1
         try:
             if self.depth > MAX_DEPTH:
-                raise _NotUnderstood(f"it is nested more than {MAX_DEPTH} deep")
+                raise _NotUnderstoodError(f"it is nested more than {MAX_DEPTH} deep")
             return self._statement(node)
-        except _NotUnderstood as error:
+        except _NotUnderstoodError as error:
             if self.depth > MAX_DEPTH:
                 raise
             return Unknown(
-                self.text(node.start_byte, node.end_byte), str(error), self._commands_in(node)
+                self.text(node.start_byte, node.end_byte), str(error), self.commands_in(node)
             )
         finally:
             self.depth -= 1
@@ -231,7 +236,7 @@ class _Reader:
             case "negated_command":
                 mark, body = self._children(node, "!", None)
                 if mark.end_byte == self._start(body):
-                    raise _NotUnderstood("`!` without a space")
+                    raise _NotUnderstoodError("`!` without a space")
                 return Not(self.statement(body))
             case "subshell":
                 return Subshell(self._enclosed(node, "(", ")"))
@@ -248,7 +253,7 @@ class _Reader:
             case "function_definition":
                 return self._function(node)
             case other:
-                raise _NotUnderstood(f"{other.replace('_', ' ')} is not modelled")
+                raise _NotUnderstoodError(f"{other.replace('_', ' ')} is not modelled")
 
     def _children(self, node: Node, *types: str | None) -> list[Node]:
         """The children, which must be of these types (None: any), with blanks between."""
@@ -256,19 +261,19 @@ class _Reader:
         if len(children) != len(types) or any(
             wanted not in (None, child.type) for child, wanted in zip(children, types, strict=True)
         ):
-            raise _NotUnderstood(f"an unusual {node.type.replace('_', ' ')}")
-        for left, right in zip(children, children[1:], strict=False):
+            raise _NotUnderstoodError(f"an unusual {node.type.replace('_', ' ')}")
+        for left, right in pairwise(children):
             self._gap(left.end_byte, self._start(right))
         return children
 
     def _enclosed(self, node: Node, opening: str, closing: str) -> Command:
         children = node.children
         if len(children) < 2 or children[0].type != opening or children[-1].type != closing:
-            raise _NotUnderstood(f"an unusual {node.type.replace('_', ' ')}")
+            raise _NotUnderstoodError(f"an unusual {node.type.replace('_', ' ')}")
         if opening == "{" and self.source[children[0].end_byte : children[0].end_byte + 1] not in (
             b" ", b"\t", b"\n",
         ):  # fmt: skip
-            raise _NotUnderstood("`{` without a space")
+            raise _NotUnderstoodError("`{` without a space")
         return self.block(children[1:-1], children[0].end_byte, self._start(children[-1]))
 
     def _list(self, node: Node) -> Command:
@@ -277,11 +282,11 @@ class _Reader:
         while node.type == "list":
             left, operator, right = self._children(node, None, None, None)
             if operator.type not in ("&&", "||"):
-                raise _NotUnderstood("an unusual list")
+                raise _NotUnderstoodError("an unusual list")
             chain.append((operator.type, right))
             node = left
         if _is_heredoc(node):
-            raise _NotUnderstood("a here-document before an operator")
+            raise _NotUnderstoodError("a here-document before an operator")
         result = self.statement(node)
         for operator, right in reversed(chain):
             result = AndOr(operator, result, self.statement(right))
@@ -298,11 +303,11 @@ class _Reader:
                 self._comment(child)
             elif expect_operator:
                 if self.source[start : child.end_byte] not in operators:
-                    raise _NotUnderstood("an unusual pipeline")
+                    raise _NotUnderstoodError("an unusual pipeline")
                 expect_operator = False
             else:
                 if _is_heredoc(child) and child.end_byte < node.end_byte:
-                    raise _NotUnderstood("a here-document before an operator")
+                    raise _NotUnderstoodError("a here-document before an operator")
                 yield self.statement(child)
                 expect_operator = True
 
@@ -317,7 +322,7 @@ class _Reader:
                     block = self.block(pending, keyword.end_byte, self._start(child))
                     sections.append((keyword.type, block))
                 elif pending:
-                    raise _NotUnderstood(f"an unusual {node.type.replace('_', ' ')}")
+                    raise _NotUnderstoodError(f"an unusual {node.type.replace('_', ' ')}")
                 pending = []
                 keyword = child if child.type in keywords else None
                 if keyword is None:
@@ -331,7 +336,7 @@ class _Reader:
         if keyword is not None:
             sections.append((keyword.type, self.block(pending, keyword.end_byte, node.end_byte)))
         elif pending:
-            raise _NotUnderstood(f"an unusual {node.type.replace('_', ' ')}")
+            raise _NotUnderstoodError(f"an unusual {node.type.replace('_', ' ')}")
         return sections
 
     def _if(self, node: Node) -> Command:
@@ -352,7 +357,7 @@ class _Reader:
                 case "fi" if block == _NOTHING:
                     pass
                 case _:
-                    raise _NotUnderstood("an unusual if")
+                    raise _NotUnderstoodError("an unusual if")
         return If(tuple(branches), otherwise)
 
     def _while(self, node: Node) -> Command:
@@ -360,13 +365,13 @@ class _Reader:
             case [(("while" | "until"), condition), ("do", body), ("done", end)] if end == _NOTHING:
                 return While(condition, body)
             case _:
-                raise _NotUnderstood("an unusual loop")
+                raise _NotUnderstoodError("an unusual loop")
 
     def _for(self, node: Node) -> Command:
         children = node.children
         body = children[-1]
         if children[0].type != "for" or body.type != "do_group":
-            raise _NotUnderstood("an unusual for")
+            raise _NotUnderstoodError("an unusual for")
         name = children[1]
         head_end = self._start(body)
         words: tuple[Word, ...] | None = None
@@ -374,39 +379,39 @@ class _Reader:
         rest = [c for c in children[2:-1] if c.type not in (";", "\n")]
         if rest:
             if rest[0].type != "in":
-                raise _NotUnderstood("an unusual for")
+                raise _NotUnderstoodError("an unusual for")
             self._gap(position, self._start(rest[0]))
             lexer = _Lexer(self, rest[0].end_byte, head_end, _substitutions(rest[1:]))
             words = tuple(lexer.words(stop=b";\n"))
             position = lexer.position
         elif any(c.type == "comment" for c in children):
-            raise _NotUnderstood("a comment in a for")
+            raise _NotUnderstoodError("a comment in a for")
         if not re.fullmatch(
             rb"(?:[ \t\n]|\\\n)*;?(?:[ \t\n]|\\\n)*", self.source[position:head_end]
         ):
-            raise _NotUnderstood("an unusual for")
+            raise _NotUnderstoodError("an unusual for")
         match self._sections(body, frozenset({"do", "done"})):
             case [("do", block), ("done", end)] if end == _NOTHING:
                 return For(self.text(name.start_byte, name.end_byte), words, block)
             case _:
-                raise _NotUnderstood("an unusual loop")
+                raise _NotUnderstoodError("an unusual loop")
 
     def _case(self, node: Node) -> Command:
         patterns: list[Word] = []
         bodies: list[Command] = []
         children = node.children
         if [c.type for c in children[::2][:1]] != ["case"] or children[-1].type != "esac":
-            raise _NotUnderstood("an unusual case")
+            raise _NotUnderstoodError("an unusual case")
         subject = self._word(children[1].start_byte, children[1].end_byte, [children[1]])
         for child in children[2:-1]:
             if child.type in ("in", ";", "\n"):
                 continue
             if child.type != "case_item":
-                raise _NotUnderstood("an unusual case")
+                raise _NotUnderstoodError("an unusual case")
             items = child.children
             close = next((i for i, c in enumerate(items) if c.type == ")"), None)
             if close is None:
-                raise _NotUnderstood("an unusual case")
+                raise _NotUnderstoodError("an unusual case")
             patterns.extend(
                 self._word(c.start_byte, c.end_byte, [c])
                 for c in items[:close]
@@ -421,7 +426,7 @@ class _Reader:
                 if body
                 else _NOTHING
             )
-        for left, right in zip(children, children[1:], strict=False):
+        for left, right in pairwise(children):
             self._gap(left.end_byte, self._start(right))
         return Case(subject, tuple(patterns), tuple(bodies))
 
@@ -429,10 +434,10 @@ class _Reader:
         name = node.child_by_field_name("name")
         body = node.child_by_field_name("body")
         if name is None or body is None or node.children[-1].id != body.id:
-            raise _NotUnderstood("a function with redirections")
+            raise _NotUnderstoodError("a function with redirections")
         return Function(self.text(name.start_byte, name.end_byte), self.statement(body))
 
-    def _commands_in(self, node: Node) -> tuple[Command, ...]:
+    def commands_in(self, node: Node) -> tuple[Command, ...]:
         """Commands inside a span that is not understood, so that their effects still show."""
         found: list[Command] = []
         waiting = list(node.children)
@@ -440,8 +445,8 @@ class _Reader:
             child = waiting.pop()
             if child.type in _SUBSTITUTIONS:
                 try:
-                    found.append(self._substituted(child))
-                except _NotUnderstood as error:
+                    found.append(self.substituted(child))
+                except _NotUnderstoodError as error:
                     found.append(Unknown(self.text(child.start_byte, child.end_byte), str(error)))
             elif child.type in _STATEMENTS:
                 if self.depth < MAX_DEPTH:
@@ -452,7 +457,7 @@ class _Reader:
 
     # ---- simple commands -------------------------------------------------------------------
 
-    def _simple(self, node: Node, end: int, *, before: bytes = b"") -> Simple:
+    def _simple(self, node: Node, end: int) -> Simple:
         lexer = _Lexer(self, node.start_byte, end, _substitutions([node]))
         return self._assemble(lexer, node.start_byte, end, lexer.items())
 
@@ -471,7 +476,7 @@ class _Reader:
                 words.append(item)
         lexer.finish()
         if words and words[0].source in _RESERVED:
-            raise _NotUnderstood(f"`{words[0].source}` is not modelled here")
+            raise _NotUnderstoodError(f"`{words[0].source}` is not modelled here")
         return Simple(tuple(assignments), tuple(words), tuple(redirects), self.text(start, end))
 
     def _test(self, node: Node) -> Command:
@@ -481,7 +486,7 @@ class _Reader:
         words = tuple(lexer.words(operators=True))
         lexer.finish()
         if len(words) < 2 or words[0].source != "[[" or words[-1].source != "]]":
-            raise _NotUnderstood("an unusual condition")
+            raise _NotUnderstoodError("an unusual condition")
         return Condition(words[1:-1], self.text(node.start_byte, node.end_byte))
 
     def _redirected(self, node: Node) -> Command:
@@ -495,16 +500,13 @@ class _Reader:
         ):  # fmt: skip
             return self._simple(node, node.end_byte)
         if body.start_byte != node.start_byte:
-            raise _NotUnderstood("redirections before a compound command")
+            raise _NotUnderstoodError("redirections before a compound command")
         lexer = _Lexer(self, body.end_byte, node.end_byte, _substitutions(node.children))
         items = list(lexer.items())
         lexer.finish()
         redirects = tuple(item for item in items if isinstance(item, Redirect))
         if len(redirects) != len(items):
-            raise _NotUnderstood("words after a compound command")
-        if body.type in ("test_command", "list", "pipeline"):
-            # bash gives these redirections to the last command; effects are the same.
-            return Redirected(self.statement(body), redirects)
+            raise _NotUnderstoodError("words after a compound command")
         return Redirected(self.statement(body), redirects)
 
     def _heredoc(self, node: Node, heredocs: list[Node]) -> Command:
@@ -519,12 +521,12 @@ class _Reader:
             or kinds[:2] not in (["<<", "heredoc_start"], ["<<-", "heredoc_start"])
             or kinds[-1] != "heredoc_end"
         ):
-            raise _NotUnderstood("an unusual here-document")
+            raise _NotUnderstoodError("an unusual here-document")
         operator, opening = parts[0], parts[1]
         delimiter_source = self.text(opening.start_byte, opening.end_byte)
         delimiter = re.fullmatch(r"(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1", delimiter_source)
         if delimiter is None:
-            raise _NotUnderstood("an unusual here-document delimiter")
+            raise _NotUnderstoodError("an unusual here-document delimiter")
         line_end = self.source.find(b"\n", opening.end_byte)
         follow = next(
             (p for p in parts[2:] if p.type in ("pipeline", "&&", "||")), None
@@ -535,13 +537,13 @@ class _Reader:
         )
         closing = parts[-1]
         if closing.end_byte not in (end, end + 1) or line_end < 0:
-            raise _NotUnderstood("a here-document that ends elsewhere for bash")
+            raise _NotUnderstoodError("a here-document that ends elsewhere for bash")
         body_nodes = [p for p in parts if p.type == "heredoc_body"]
         if delimiter.group(1):
             body = Word((Text(self.text(body_start, body_end), True),), "")
         else:
             if b"\\\n" in self.source[body_start:body_end]:
-                raise _NotUnderstood("a here-document with joined lines")
+                raise _NotUnderstoodError("a here-document with joined lines")
             lexer = _Lexer(self, body_start, body_end, _substitutions(body_nodes))
             body = Word(tuple(lexer.double_quoted(here=True)), "")
             lexer.finish()
@@ -556,19 +558,19 @@ class _Reader:
         items += [*lexer.items(), Redirect("<<", body)]
         simple = self._assemble(lexer, node.start_byte, head_end, items)
         if node.child_by_field_name("body") is None or not simple.words:
-            raise _NotUnderstood("a here-document without a command")
+            raise _NotUnderstoodError("a here-document without a command")
         body_node = node.child_by_field_name("body")
         if body_node is not None and body_node.type != "command":
-            raise _NotUnderstood("a here-document for a compound command")
+            raise _NotUnderstoodError("a here-document for a compound command")
         if follow is None:
             return simple
         if follow.end_byte > line_end and follow.type == "pipeline":
-            raise _NotUnderstood("an unusual here-document")
+            raise _NotUnderstoodError("an unusual here-document")
         if follow.type == "pipeline":
             self._gap(follow.end_byte, line_end)
             rest = follow.children
             if rest[0].type not in ("|", "|&"):
-                raise _NotUnderstood("an unusual here-document")
+                raise _NotUnderstoodError("an unusual here-document")
             members: list[Command] = [simple]
             for i, child in enumerate(rest):
                 if i:
@@ -576,11 +578,11 @@ class _Reader:
                 if i % 2:
                     members.append(self.statement(child))
                 elif child.type not in ("|", "|&"):
-                    raise _NotUnderstood("an unusual here-document")
+                    raise _NotUnderstoodError("an unusual here-document")
             return Pipeline(tuple(members))
         right = heredoc.child_by_field_name("right")
         if right is None:
-            raise _NotUnderstood("an unusual here-document")
+            raise _NotUnderstoodError("an unusual here-document")
         self._gap(follow.end_byte, self._start(right))
         self._gap(right.end_byte, line_end)
         return AndOr(follow.type, simple, self.statement(right))
@@ -596,25 +598,25 @@ class _Reader:
             if (line.lstrip(b"\t") if tabs else line) == wanted:
                 return start, position, end
             position = end + 1
-        raise _NotUnderstood("a here-document without its end")
+        raise _NotUnderstoodError("a here-document without its end")
 
     def _word(self, start: int, end: int, nodes: list[Node]) -> Word:
         lexer = _Lexer(self, start, end, _substitutions(nodes))
         words = list(lexer.words())
         lexer.finish()
         if len(words) != 1:
-            raise _NotUnderstood("something other than one word")
+            raise _NotUnderstoodError("something other than one word")
         return words[0]
 
-    def _substituted(self, node: Node) -> Command:
+    def substituted(self, node: Node) -> Command:
         """The commands of `$(...)`, backticks, `<(...)` or `>(...)`."""
         children = node.children
         start = self._start(children[0])
         opening = self.source[start : children[0].end_byte]
         if opening == b"`" and b"\\" in self.source[node.start_byte : node.end_byte]:
-            raise _NotUnderstood("escapes inside backticks")
+            raise _NotUnderstoodError("escapes inside backticks")
         if self.depth >= MAX_DEPTH:
-            raise _NotUnderstood(f"it is nested more than {MAX_DEPTH} deep")
+            raise _NotUnderstoodError(f"it is nested more than {MAX_DEPTH} deep")
         self.depth += 1
         try:
             inner = children[1:-1]
@@ -675,7 +677,7 @@ def _assignment(word: Word) -> Assignment | None:
     found = _ASSIGNMENT.match(head)
     if found is None:
         if _SUBSCRIPTED.match(head):
-            raise _NotUnderstood("an array element may be assigned")
+            raise _NotUnderstoodError("an array element may be assigned")
         return None
     rest = head[found.end() :]
     parts = ((Text(rest, False),) if rest else ()) + word.parts[1:]
@@ -696,7 +698,7 @@ class _Lexer:
         """The whole span must have been read."""
         found = _BLANK.match(self.source, self.position, self.end)
         if found is None or found.end() != self.end:
-            raise _NotUnderstood("bash would split this into words in another way")
+            raise _NotUnderstoodError("bash would split this into words in another way")
 
     def _blanks(self) -> bool:
         found = _BLANK.match(self.source, self.position, self.end)
@@ -721,21 +723,21 @@ class _Lexer:
                 word = self.word()
                 if self.peek() in (b"<", b">") and self.peek(2) not in (b"<(", b">("):
                     if "\\\n" in word.source:
-                        raise _NotUnderstood("a joined line before a redirection")
+                        raise _NotUnderstoodError("a joined line before a redirection")
                     if word.source.isascii() and word.source.isdigit():
                         continue  # a file descriptor
                     if word.source.startswith("{"):
-                        raise _NotUnderstood("a redirection to a variable")
+                        raise _NotUnderstoodError("a redirection to a variable")
                 yield word
 
     def _redirect(self, found: re.Match[bytes]) -> Redirect:
         operator = found.group().decode()
         if operator in ("<<", "<<-"):
-            raise _NotUnderstood("an unusual here-document")
+            raise _NotUnderstoodError("an unusual here-document")
         self.position = found.end()
         self._blanks()
         if self.position >= self.end:
-            raise _NotUnderstood("a redirection without a target")
+            raise _NotUnderstoodError("a redirection without a target")
         return Redirect(operator, self.word())
 
     def words(self, *, stop: bytes = b"", operators: bool = False) -> Iterator[Word]:
@@ -762,7 +764,7 @@ class _Lexer:
         start = self.position
         parts: list[Part] = []
         if self.peek() == b"#":
-            raise _NotUnderstood("a comment inside a command")
+            raise _NotUnderstoodError("a comment inside a command")
         while self.position < self.end:
             char = self.peek()
             if char in b" \t\n|&;)":
@@ -770,10 +772,10 @@ class _Lexer:
             if char in b"<>" and self.peek(2)[1:] != b"(":
                 break
             if char == b"(" or (self.peek(2) in (b"<(", b">(") and parts):
-                raise _NotUnderstood("a parenthesis inside a word")
+                raise _NotUnderstoodError("a parenthesis inside a word")
             parts.extend(self._part(quoted=False))
         if self.position == start:
-            raise _NotUnderstood("an operator where a word should be")
+            raise _NotUnderstoodError("an operator where a word should be")
         return Word(_merge(parts), self.reader.text(start, self.position))
 
     def _part(self, *, quoted: bool) -> Iterator[Part]:
@@ -785,7 +787,7 @@ class _Lexer:
         elif char == b"\\" and not quoted:
             following = self.source[start + 1 : start + 2] if start + 1 < self.end else b""
             if not following:
-                raise _NotUnderstood("a backslash at the end")
+                raise _NotUnderstoodError("a backslash at the end")
             self.position += 2
             if following == b"\n":
                 return
@@ -795,7 +797,7 @@ class _Lexer:
         elif char == b"'" and not quoted:
             end = self.source.find(b"'", start + 1, self.end)
             if end < 0:
-                raise _NotUnderstood("an open quote")
+                raise _NotUnderstoodError("an open quote")
             self.position = end + 1
             yield Text(self.reader.text(start + 1, end), True)
         elif char == b'"' and not quoted:
@@ -803,14 +805,14 @@ class _Lexer:
             yield Text("", True)
             yield from self.double_quoted()
             if self.peek() != b'"':
-                raise _NotUnderstood("an open quote")
+                raise _NotUnderstoodError("an open quote")
             self.position += 1
         elif char == b"$":
             yield from self._dollar(quoted)
         elif char == b"`" or self.peek(2) in (b"<(", b">("):
             yield self._command(quoted)
         else:
-            raise _NotUnderstood("a character that is not modelled")
+            raise _NotUnderstoodError("a character that is not modelled")
 
     def double_quoted(self, *, here: bool = False) -> Iterator[Part]:
         """The inside of double quotes, or of a here-document that expands."""
@@ -822,7 +824,7 @@ class _Lexer:
             if char == b"\\":
                 following = self.source[self.position + 1 : self.position + 2]
                 if self.position + 1 >= self.end:
-                    raise _NotUnderstood("a backslash at the end")
+                    raise _NotUnderstoodError("a backslash at the end")
                 if following == b"\n":
                     pass
                 elif following in (b"$", b"`", b"\\") or (following == b'"' and not here):
@@ -844,12 +846,12 @@ class _Lexer:
     def _dollar(self, quoted: bool) -> Iterator[Part]:
         start = self.position
         if re.compile(rb"\$\w*\\\n").match(self.source, start, self.end):
-            raise _NotUnderstood("a variable cut by a joined line")
+            raise _NotUnderstoodError("a variable cut by a joined line")
         after = self.source[start + 1 : start + 2] if start + 1 < self.end else b""
         if after == b"'" and not quoted:
             yield self._ansi()
         elif after == b'"' and not quoted:
-            raise _NotUnderstood("a translated string")
+            raise _NotUnderstoodError("a translated string")
         elif after == b"{":
             yield self._braced(quoted)
         elif after == b"[" or self.source.startswith(b"$((", start):
@@ -873,18 +875,18 @@ class _Lexer:
         while end < self.end and self.source[end : end + 1] != b"'":
             end += 2 if self.source[end : end + 1] == b"\\" else 1
         if end >= self.end:
-            raise _NotUnderstood("an open quote")
+            raise _NotUnderstoodError("an open quote")
         self.position = end + 1
 
         def decode(found: re.Match[str]) -> str:
             hexadecimal, short, long, octal, letter = found.groups()
             if letter is not None:
                 if letter not in _ANSI_ESCAPES:
-                    raise _NotUnderstood("an unusual escape")
+                    raise _NotUnderstoodError("an unusual escape")
                 return _ANSI_ESCAPES[letter]
             code = int(octal, 8) if octal else int(hexadecimal or short or long, 16)
             if code == 0 or (code > 0x7F and not (short or long)) or not code < 0xD800:
-                raise _NotUnderstood("an unusual escape")
+                raise _NotUnderstoodError("an unusual escape")
             return chr(code)
 
         return Text(_ANSI_ESCAPE.sub(decode, self.reader.text(start, end)), True)
@@ -913,23 +915,23 @@ class _Lexer:
     def _doubt(self, reason: str, quoted: bool) -> Part:
         node = self.nodes.get(self.position)
         if node is None or node.end_byte > self.end:
-            raise _NotUnderstood(reason)
+            raise _NotUnderstoodError(reason)
         self.position = node.end_byte
         if node.type in _SUBSTITUTIONS:
-            return Doubt(reason, (self.reader._substituted(node),), quoted)
-        return Doubt(reason, self.reader._commands_in(node), quoted)
+            return Doubt(reason, (self.reader.substituted(node),), quoted)
+        return Doubt(reason, self.reader.commands_in(node), quoted)
 
     def _command(self, quoted: bool) -> Part:
         node = self.nodes.get(self.position)
         if node is None or node.type not in _SUBSTITUTIONS or node.end_byte > self.end:
-            raise _NotUnderstood("a substitution whose end is unclear")
+            raise _NotUnderstoodError("a substitution whose end is unclear")
         source = self.source[self.position : node.end_byte]
         if source[:1] == b"`" and quoted and b'"' in source:
-            raise _NotUnderstood("quotes inside quoted backticks")
+            raise _NotUnderstoodError("quotes inside quoted backticks")
         self.position = node.end_byte
         try:
-            body = self.reader._substituted(node)
-        except _NotUnderstood as error:
+            body = self.reader.substituted(node)
+        except _NotUnderstoodError as error:
             if self.reader.depth >= MAX_DEPTH:
                 raise
             body = Unknown(source.decode(errors="replace"), str(error))

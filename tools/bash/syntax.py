@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+
+def words_of(text: str) -> frozenset[str]:
+    """A set written as one line of words, as the tables here are."""
+    return frozenset(text.split())
+
+
 # ---- words ---------------------------------------------------------------------------------
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 from ...agent.effects import Effect, EffectKind
 from .builtins import is_harmless
 from .site import Field, Site, unknown
+from .syntax import words_of
 from .usage import Meaning, not_understood, parse_words
 
 _Handler = Callable[[Sequence[Field], Site], Meaning]
@@ -76,8 +78,8 @@ def xargs(words: Sequence[Field], site: Site) -> Meaning:
     """`xargs command`: runs it with words from its input, which cannot be known."""
     specs = _specs("-0 -r -t -x -o", "-n -L -P -I -J -d -s -E")
     specs |= _specs("--null --no-run-if-empty --verbose --exit",
-                    "--max-args --max-lines --max-procs --replace --delimiter")  # fmt: skip
-    specs |= {"-a": "read", "--arg-file": "read", "-i": "?"}
+                    "--max-args --max-lines --max-procs --delimiter")  # fmt: skip
+    specs |= {"-a": "read", "--arg-file": "read", "-i": "?", "--replace": "?"}
     parsed = parse_words(words, specs, stops=True)
     effects = [e for file in parsed.values("-a --arg-file") for e in site.read(file)]
     command = list(parsed.operands) or [Field("echo", "echo")]
@@ -100,6 +102,7 @@ def shell(name: str, words: Sequence[Field], site: Site) -> Meaning:
     """`bash -c 'script'`; other shells read it differently, so they are not understood."""
     doubts = [] if name == "bash" else [f"{name} is not bash"]
     position = 0
+    command = False
     while position < len(words):
         text = words[position].text
         if text is None:
@@ -107,6 +110,8 @@ def shell(name: str, words: Sequence[Field], site: Site) -> Meaning:
         if not text.startswith("-") or text == "-":
             break
         position += 1
+        if text == "--":
+            break
         if text in ("--norc", "--noprofile"):
             continue
         if text in ("-o", "+o") and position < len(words):
@@ -118,10 +123,11 @@ def shell(name: str, words: Sequence[Field], site: Site) -> Meaning:
             return Meaning((), tuple(doubts))
         if not re.fullmatch(r"-[ceuxvn]+", text):
             doubts.append(f"option `{text}`")
-        if "c" in text and not text.startswith("--"):
-            if position >= len(words) or (script := words[position].text) is None:
-                return not_understood("a script that cannot be known")
-            return Meaning((), tuple(doubts), scripts=(script,))
+        command = command or ("c" in text and not text.startswith("--"))
+    if command:
+        if position >= len(words) or (script := words[position].text) is None:
+            return not_understood("a script that cannot be known")
+        return Meaning((), tuple(doubts), scripts=(script,))
     if position < len(words):
         return not_understood("it runs a script", site.read(words[position]))
     return not_understood("it runs its input")
@@ -187,18 +193,14 @@ def time(words: Sequence[Field], site: Site) -> Meaning:
 
 # ---- find and fd ---------------------------------------------------------------------------
 
-_FIND_FLAGS = frozenset(
-    """-daystart -depth -d -mount -xdev -noleaf -ignore_readdir_race -nowarn -warn -empty -false
+_FIND_FLAGS = words_of("""-daystart -depth -d -mount -xdev -noleaf -ignore_readdir_race -nowarn -warn -empty -false
     -true -nouser -nogroup -readable -writable -executable -print -print0 -prune -quit -ls -and
-    -or -not -a -o ! ( ) ,""".split()
-)
-_FIND_VALUES = frozenset(
-    """-maxdepth -mindepth -regextype -amin -atime -cmin -ctime -mmin -mtime -used -size -type
+    -or -not -a -o ! ( ) ,""")
+_FIND_VALUES = words_of("""-maxdepth -mindepth -regextype -amin -atime -cmin -ctime -mmin -mtime -used -size -type
     -xtype -name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -perm
-    -user -group -uid -gid -inum -links -fstype -printf -newermt -newerat -newerct -context""".split()
-)
-_FIND_FILES = frozenset("-newer -anewer -cnewer -samefile -newermm".split())
-_FIND_WRITES = frozenset("-fprint -fprint0 -fls".split())
+    -user -group -uid -gid -inum -links -fstype -printf -newermt -newerat -newerct -context""")
+_FIND_FILES = words_of("-newer -anewer -cnewer -samefile -newermm")
+_FIND_WRITES = words_of("-fprint -fprint0 -fls")
 
 FIND_YES = ("find . -name '*.py'", "find src -type f -newer README.md | head", "find", "find src",
             "find . \\( -name a -o -name b \\) -prune -o -print",
@@ -231,16 +233,17 @@ def find(words: Sequence[Field], site: Site) -> Meaning:
     starts = starts or [Field(".", ".")]
     for start in starts:
         effects.extend(site.look(start))
-    regular = False
+    regular = _only_and(words[position:])
+    typed = False
     while position < len(words):
         word = words[position]
         text = word.text
         position += 1
         value = words[position] if position < len(words) else None
         if text in _FIND_FLAGS:
-            regular = regular and text not in ("-o", "-or", ",", "!", "-not", "(")
-        elif text in _FIND_VALUES:
-            regular = regular or (text == "-type" and value is not None and value.text == "f")
+            continue
+        if text in _FIND_VALUES:
+            typed = typed or (text == "-type" and value is not None and value.text == "f")
             if value is not None and value.several:
                 doubts.append("a value that may be several words")
             position += 1
@@ -268,10 +271,23 @@ def find(words: Sequence[Field], site: Site) -> Meaning:
                 doubts.append("words that may end the command early")
             if text.endswith("dir"):
                 doubts.append("it runs in the folder of each file")
-            runs.append(tuple(_found(w, starts, regular) for w in command))
+            runs.append(tuple(_found(w, starts, regular and typed) for w in command))
         else:
             doubts.append(f"find `{word.source[:40]}`")
     return Meaning(tuple(effects), tuple(doubts), runs=tuple(runs))
+
+
+def _only_and(words: Sequence[Field]) -> bool:
+    """Whether every test must hold for an action to run; only a name or path may be excluded."""
+    for word, following in zip_longest(words, words[1:]):
+        if word.text in ("-o", "-or", ",", "("):
+            return False
+        if word.text in ("!", "-not") and (
+            following is None
+            or following.text not in ("-path", "-name", "-iname", "-ipath", "-wholename")
+        ):
+            return False
+    return True
 
 
 def _found(word: Field, starts: Sequence[Field], regular: bool) -> Field:

@@ -1,0 +1,143 @@
+"""Whether a repository's own settings make reading git commands run programs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_MAX_CONFIG = 1 << 20
+_MAX_INDEX = 64 << 20
+
+_RUNS = re.compile(
+    r"""(?imx)
+    (?:^|\])[ \t\r]*                                    # a key stands at a line's start or after ]
+    (?: (?P<key>textconv|external|command|clean|smudge|process|program|defaultkeycommand
+        |worktree|promisor|partialclonefilter|partialclone|alternaterefscommand)
+        [ \t\r]* (?: =[ \t]*(?P<value>[^\r\n]*) | $ | [;\#] )
+    )
+    | (?P<include>^[ \t]*\[[ \t]*include)               # settings from other files
+    """
+)
+_LFS = re.compile(r"git-lfs (?:clean|smudge|filter-process)(?: --? %f| -- %f)?\s*")
+
+
+def untrusted(cwd: Path) -> str | None:
+    """Why git may run programs of the repository's choice in this folder; None when it does not.
+
+    Covers what the hardened environment cannot: keys whose names the repository chooses
+    (`diff.NAME.textconv`, `filter.NAME.clean`), settings that take git elsewhere, and submodules,
+    where git runs itself without that environment.
+    """
+    found = False
+    for folder in (cwd, *cwd.parents):
+        if all((folder / name).exists() for name in ("HEAD", "objects", "refs")):
+            return f"{folder.name} looks like a bare repository"
+        if not (folder / ".git").exists():
+            continue
+        git_dir = _git_dir(folder)
+        if git_dir is None:
+            return f"{folder / '.git'} cannot be read"
+        if reason := _unsafe(folder, git_dir):
+            return reason
+        found = True
+        if (git_dir / "HEAD").exists():
+            return None  # git stops here; a `.git` without a head it may pass over
+    return None if found else "no repository is found here"
+
+
+def _unsafe(work_tree: Path, git_dir: Path) -> str | None:
+    common = _common_dir(git_dir)
+    for config in (common / "config", git_dir / "config.worktree", common / "config.worktree"):
+        if reason := _unsafe_config(config):
+            return reason
+    links = _gitlinks(git_dir / "index")
+    if links is None:
+        return "the index may name submodules"
+    for name in links:
+        module = work_tree / name
+        if not (module / ".git").exists():
+            continue
+        module_dir = _git_dir(module)
+        if module_dir is None:
+            return f"submodule {name} cannot be read"
+        if reason := _unsafe_config(_common_dir(module_dir) / "config", submodule=True):
+            return f"submodule {name}: {reason}"
+        if _gitlinks(module_dir / "index") != []:
+            return f"submodule {name} has submodules"
+    return None
+
+
+def _git_dir(folder: Path) -> Path | None:
+    """The repository of a work tree: its `.git` folder, or where its `.git` file leads."""
+    mark = folder / ".git"
+    try:
+        if mark.is_dir():
+            return mark
+        text = mark.read_bytes()[:4096].decode(errors="replace").strip()
+    except OSError:
+        return None
+    if not text.startswith("gitdir:"):
+        return None
+    return folder / text.removeprefix("gitdir:").strip()
+
+
+def _common_dir(git_dir: Path) -> Path:
+    """Where the settings are: a linked work tree shares those of the main one."""
+    try:
+        text = (git_dir / "commondir").read_bytes()[:4096].decode(errors="replace").strip()
+    except OSError:
+        return git_dir
+    return git_dir / text
+
+
+def _unsafe_config(config: Path, *, submodule: bool = False) -> str | None:
+    try:
+        if not config.exists():
+            return None
+        if not config.is_file() or config.stat().st_size > _MAX_CONFIG:
+            return f"{config.name} is not an ordinary file"
+        text = config.read_bytes().decode(errors="replace")
+    except OSError as error:
+        return f"{config.name}: {error.strerror}"
+    for found in _RUNS.finditer(text):
+        if found["include"]:
+            return "git's settings include other files"
+        key, value = found["key"].lower(), (found["value"] or "").strip()
+        if key == "worktree" and submodule:
+            continue  # every submodule has it
+        if not _LFS.fullmatch(value):
+            return f"git's settings of the repository have `{key} = {value[:60]}`"
+    if submodule and re.search(r"(?im)(?:^|\])[ \t\r]*fsmonitor", text):
+        return "git's settings of the repository have `fsmonitor`"
+    return None
+
+
+_GITLINK = re.compile(rb"\x00\x00\xe0\x00")
+
+
+def _gitlinks(index: Path) -> list[str] | None:
+    """The submodules in an index; None when it cannot be told. No index: none."""
+    try:
+        if not index.exists():
+            return []
+        if index.stat().st_size > _MAX_INDEX:
+            return None
+        data = index.read_bytes()
+    except OSError:
+        return None
+    version = int.from_bytes(data[4:8], "big")
+    if data[:4] != b"DIRC" or b"link\0\0" in data:  # not an index, or one half of a split one
+        return None
+    if version == 4:  # its names are compressed
+        return None if _GITLINK.search(data) else []
+    links: list[str] = []
+    for found in _GITLINK.finditer(data):
+        entry = found.start() - 24
+        # Entries start 12 bytes in and are padded to 8: a mode elsewhere is other data.
+        if entry < 12 or (entry - 12) % 8:
+            continue
+        flags = int.from_bytes(data[entry + 60 : entry + 62], "big")
+        start = entry + (64 if version == 3 and flags & 0x4000 else 62)
+        end = data.find(b"\0", start)
+        links.append(data[start:end].decode(errors="surrogateescape"))
+    return links
