@@ -16,8 +16,11 @@ import os
 import re
 import stat
 import sys
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
+
+_BLOCK = 1 << 20
 
 
 def search(files: list[str], pattern: re.Pattern[str], context: int) -> Iterator[dict[str, Any]]:
@@ -33,9 +36,11 @@ def search(files: list[str], pattern: re.Pattern[str], context: int) -> Iterator
                 data = data[2:].decode(codec, "replace").encode("utf-8")
         data = data.removeprefix(codecs.BOM_UTF8)
         nul = data.find(b"\0")
-        found = list(_search_one(name, data.replace(b"\0", b"\n"), pattern, context))
-        yield from found
-        if found:
+        found = _search_one(name, data.replace(b"\0", b"\n"), pattern, context)
+        if first := next(found, None):
+            if nul < 0:
+                yield first
+                yield from found
             yield _message("end", name, binary_offset=None if nul < 0 else nul)
 
 
@@ -50,27 +55,40 @@ def _read(name: str) -> bytes:
 def _search_one(
     name: str, data: bytes, pattern: re.Pattern[str], context: int
 ) -> Iterator[dict[str, Any]]:
-    lines = data.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    told = -1
+    before: deque[tuple[int, str]] = deque(maxlen=context)
     after = 0
-    for index, line in enumerate(lines):
-        text = line.removesuffix(b"\r").decode("utf-8", "surrogateescape")
-        match = pattern.search(text)
+    for number, line in enumerate(_lines(data), 1):
+        match = pattern.search(line.removesuffix("\r"))
         if match:
-            for before in range(max(told + 1, index - context), index):
-                yield _line("context", name, before, lines[before])
-            start = len(text[: match.start()].encode("utf-8", "surrogateescape"))
-            yield _line("match", name, index, line, submatches=[{"start": start}])
-            told, after = index, context
+            for earlier in before:
+                yield _line("context", name, *earlier)
+            before.clear()
+            start = len(_encoded(line[: match.start()]))
+            yield _line("match", name, number, line, submatches=[{"start": start}])
+            after = context
         elif after:
-            yield _line("context", name, index, line)
-            told, after = index, after - 1
+            yield _line("context", name, number, line)
+            after -= 1
+        elif context:
+            before.append((number, line))
 
 
-def _line(kind: str, name: str, index: int, line: bytes, **more: Any) -> dict[str, Any]:
-    return _message(kind, name, lines=_value(line), line_number=index + 1, **more)
+def _lines(data: bytes) -> Iterator[str]:
+    """Lines without their line feed, block by block: a list of all of them can be large."""
+    at = 0
+    while at < len(data):
+        end = data.find(b"\n", at + _BLOCK)
+        end = end if end >= 0 else len(data) - data.endswith(b"\n")
+        yield from data[at:end].decode("utf-8", "surrogateescape").split("\n")
+        at = end + 1
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _line(kind: str, name: str, number: int, line: str, **more: Any) -> dict[str, Any]:
+    return _message(kind, name, lines=_value(_encoded(line)), line_number=number, **more)
 
 
 def _message(kind: str, name: str, **data: Any) -> dict[str, Any]:

@@ -207,6 +207,17 @@ async def test_many_files_in_order(bench: Any, tool: Search) -> None:
 
 
 @BOTH
+async def test_line_numbers_of_a_large_file(bench: Any, tool: Search) -> None:
+    bench.put("f.txt", b"\n" * (1 << 20) + b"\nneedle\n" + b"\n\n" * (1 << 20) + b"needle\n\n")
+    text = (await bench.run(tool, pattern="needle", context=1)).text
+    first, last = (1 << 20) + 2, 3 * (1 << 20) + 3
+    assert text.split("\n")[2:] == [
+        f"{first - 1}-", f"{first}:needle", f"{first + 1}-", "--",
+        f"{last - 1}-", f"{last}:needle", f"{last + 1}-",
+    ]  # fmt: skip
+
+
+@BOTH
 async def test_a_file_that_cannot_be_read_is_counted(
     bench: Any, tool: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
