@@ -154,7 +154,7 @@ def _spread(
             _TILDE_ASSIGNMENT.match(text) and ("~", False) in alternative
         ):
             yield Field(None, word.source, head=text.partition("~")[0] + "~")
-        elif any(not quoted and char in "*?[" for char, quoted in alternative):
+        elif _is_glob(alternative):
             matches = _glob(alternative, site)
             if matches is None:
                 yield unknown
@@ -233,7 +233,7 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
         literal = "".join(char for char, _ in component)
         following: list[str] = []
         for prefix in found:
-            if not any(not quoted and char in "*?[" for char, quoted in component):
+            if not _is_glob(component):
                 if last and literal and not os.path.lexists(site.cwd / (prefix + literal)):
                     continue
                 following.append(prefix + literal + ("" if last else "/"))
@@ -261,6 +261,12 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
     return sorted(found)
 
 
+def _is_glob(chars: list[Char]) -> bool:
+    """Whether bash would look for matching names; a bracket counts only when it is closed."""
+    closed = any(char == "]" for char, _ in chars)
+    return any(not quoted and (char in "*?" or (char == "[" and closed)) for char, quoted in chars)
+
+
 def _names(folder: Path) -> list[str] | None:
     try:
         if not stat.S_ISDIR(folder.stat().st_mode):
@@ -275,8 +281,9 @@ def _names(folder: Path) -> list[str] | None:
 
 def _regex(component: list[Char]) -> re.Pattern[str]:
     parts: list[str] = []
+    closed = any(char == "]" for char, _ in component)
     for char, quoted in component:
-        if quoted or char not in "*?[":
+        if quoted or char not in "*?[" or (char == "[" and not closed):
             parts.append(re.escape(char))
         elif char == "[":
             parts.append(".*")

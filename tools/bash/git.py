@@ -93,8 +93,7 @@ def _verb(*verbs: str) -> Check:
     """The first operand is a verb that only reads."""
 
     def check(parsed: Parsed) -> str | None:
-        first = parsed.operands[0].text if parsed.operands else ""
-        return None if first in verbs else "it changes the repository"
+        return None if parsed.leading in verbs else "it changes the repository"
 
     return check
 
@@ -139,7 +138,7 @@ READS: tuple[Row, ...] = (
     Row("show", _COMMON_LOG + _COMMON_DIFF, "text*", also=_revisions, check=_formats,
         yes=("git show HEAD", "git show HEAD:README.md", "git show --stat HEAD~2"),
         no=("git show --output=x", "git show --ext-diff", "git show HEAD:.env", "git show --textconv")),
-    Row("shortlog", _COMMON_LOG + "-s -e -w? --summary --numbered --email --group:", "text*",
+    Row("shortlog", _COMMON_LOG + "-n -s -e -w? --summary --numbered --email --group:", "text*",
         also=_revisions, check=_formats, yes=("git shortlog -sn HEAD",), no=("git shortlog --output=x",)),
     Row("blame annotate", "-L: -l -t -s -f -n -w -M? -C? -e -b -c -p --show-name --show-number "
         "--show-email --porcelain --line-porcelain --since: --date: --abbrev: --root --first-parent",
@@ -323,17 +322,16 @@ def git(words: Sequence[Field], site: Site) -> Meaning:
         return Meaning(tuple(effects), (*doubts, "no sub-command"))
     name, arguments = rest[0].text or "", rest[1:]
     row = _ROWS.get(name)
-    plain = (Field("git", "git"), *rest)
-    if row is None:
-        doubts.append(f"git {name} is not one that only reads")
-    else:
-        found = row.means(arguments, site)
+    found = row.means(arguments, site) if row else None
+    if found is not None:
         effects.extend(found.effects)
-        doubts.extend(found.doubts)
-        if not doubts and name not in ("version", "config", "var"):
-            reason = untrusted(site.cwd) if site.cwd is not None else "its folder is not known"
-            doubts.extend([reason] if reason else [])
-    effects.extend(_more(name, arguments, site))
+    if found is None or found.doubts:
+        doubts.extend(found.doubts if found else (f"git {name} is not one that only reads",))
+        effects.extend(_more(name, arguments, site))
+    elif not doubts and name not in ("version", "config", "var"):
+        reason = untrusted(site.cwd) if site.cwd is not None else "its folder is not known"
+        doubts.extend([reason] if reason else [])
+    plain = (Field("git", "git"), *rest)
     return Meaning(tuple(effects), tuple(doubts), words=plain)
 
 

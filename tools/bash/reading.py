@@ -126,7 +126,7 @@ _RG = (
 
 _LS = (
     "-1 -a -A -b -B -c -C -d -f -F -g -G -h -H -i -k -l -m -n -N -o -p -q -Q -r -R -s -S -t -u -U "
-    "-v -x -X -Z -I: -T: -w: -e -O -@ "
+    "-v -x -X -Z -I:look -T:look -w:look -e -O -@ "
     "--all --almost-all --author --escape --block-size: --ignore-backups --color? --directory "
     "--classify? --file-type --format: --full-time --group-directories-first --no-group "
     "--human-readable --si --dereference-command-line --hide: --hyperlink? --indicator-style: "
@@ -270,12 +270,32 @@ ROWS: tuple[Row, ...] = (
         no=("cmp README.md /etc/passwd",),
     ),
     Row(
-        "fold fmt expand unexpand pr column",
-        "-w: -s -b -c -t -i -u -s: -o: -N: -R: -x -n --width: --spaces --table --separator: "
-        "--tabs: --initial --all -#",
+        "fold",
+        "-b -c -s -w: -# --bytes --spaces --width:",
         "read*",
-        yes=("fold -w 80 README.md", "column -t README.md", "fmt -w 72 README.md"),
-        no=("fold /etc/passwd",),
+        yes=("fold -w 80 README.md", "fold -s README.md"),
+        no=("fold -s /etc/passwd",),
+    ),
+    Row(
+        "fmt",
+        "-c -s -t -u -w: -# --width:",
+        "read*",
+        yes=("fmt -w 72 README.md",),
+        no=("fmt -s /etc/passwd",),
+    ),
+    Row(
+        "expand unexpand",
+        "-a -i -t: --all --initial --tabs:",
+        "read*",
+        yes=("expand -t 4 README.md",),
+        no=("expand -i /etc/passwd",),
+    ),
+    Row(
+        "column",
+        "-t -x -s: -o: -c: -J -n --table --separator: --output-separator: --fillrows",
+        "read*",
+        yes=("column -t README.md", "column -t -s,"),
+        no=("column -t /etc/passwd",),
     ),
     Row("tsort", "", "read", yes=("tsort README.md",), no=("tsort /etc/passwd",)),
     Row(
@@ -286,12 +306,19 @@ ROWS: tuple[Row, ...] = (
         no=("strings /bin/ls",),
     ),
     Row(
-        "od hexdump hd",
-        "-A: -t: -v -x -c -b -o -d -i -l -a -f -C -j: -N: -w? -s: -n: -S: "
-        "--address-radix: --format: --read-bytes: --skip-bytes: --width? --no-squeezing",
+        "od",
+        "-A: -t: -j: -N: -S: -w? -v -x -c -b -o -d -i -l -a -f -s --address-radix: --format: "
+        "--read-bytes: --skip-bytes: --width? --output-duplicates",
         "read*",
-        yes=("od -c README.md", "hexdump -C README.md"),
-        no=("od /dev/sda", "hexdump -f ../fmt x"),
+        yes=("od -c README.md", "od -A x -t x1z README.md"),
+        no=("od -s /dev/sda",),
+    ),
+    Row(
+        "hexdump hd",
+        "-C -c -b -d -o -x -v -n: -s:",
+        "read*",
+        yes=("hexdump -C README.md",),
+        no=("hexdump -f ../fmt x", "hexdump -C /etc/passwd"),
     ),
     Row(
         "xxd",
@@ -308,11 +335,18 @@ ROWS: tuple[Row, ...] = (
         no=("base64 .env", "base64 -o out README.md"),
     ),
     Row(
-        "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum b2sum cksum sum shasum",
-        "-a: -b -t -l: -z --binary --text --tag --zero --length: --algorithm:",
+        "md5sum sha1sum sha224sum sha256sum sha384sum sha512sum sum",
+        "-b -t -z --binary --text --tag --zero",
         "read*",
         yes=("sha256sum README.md", "md5sum src/a.py"),
         no=("sha256sum -c SUMS", "md5sum /etc/passwd"),
+    ),
+    Row(
+        "b2sum cksum shasum",
+        "-a: -b -l: --binary --algorithm: --length:",
+        "read*",
+        yes=("shasum -a 256 README.md", "cksum README.md"),
+        no=("shasum -c SUMS", "cksum /etc/passwd"),
     ),
     Row(
         "grep egrep fgrep",
@@ -361,8 +395,8 @@ ROWS: tuple[Row, ...] = (
     # ---- sed, awk, jq ----------------------------------------------------------------------
     Row(
         "sed",
-        "-n -E -r -s -u -z -e: -i? -l: --quiet --silent --expression: --regexp-extended "
-        "--separate --unbuffered --null-data --in-place? --line-length: --sandbox --posix",
+        "-n -E -r -s -u -z -e: -i? --quiet --silent --expression: --regexp-extended "
+        "--separate --unbuffered --null-data --in-place? --sandbox --posix",
         "text read*",
         unless="-e --expression",
         check=_sed_check,

@@ -26,6 +26,8 @@ class Parsed:
     late: tuple[Field, ...] = ()
     """Option values after the first operand: a program that stops at operands takes them as such."""
     doubts: tuple[str, ...] = ()
+    leading: str | None = None
+    """The first word of all: options before a verb may change what the verb is."""
 
     def has(self, names: str) -> bool:
         """Whether any of these options is given."""
@@ -252,7 +254,10 @@ def parse_words(
             got.options.append(("-#", None))
         else:
             _short(text, word, specs, got, following, inert)
-    return Parsed(tuple(got.options), tuple(got.operands), tuple(got.late), tuple(got.doubts))
+    leading = words[0].text if words else None
+    return Parsed(
+        tuple(got.options), tuple(got.operands), tuple(got.late), tuple(got.doubts), leading
+    )
 
 
 def _short(
