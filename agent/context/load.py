@@ -9,16 +9,19 @@ path of this machine is in them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 
+from .base import Base, Segment, Store, Told
+from .changes import NAMED, OPENING, change
 from .errors import Cancelled, ContextError, Stop, never
-from .manifest import manifest
+from .manifest import manifest, news
 from .pack import PREAMBLE
-from .plan import LOAD_SHARE, Level
-from .selection import Options, Part, Selection, select
+from .plan import LOAD_SHARE, TIGHT_SHARE, Budget, Level
+from .selection import AS_ASKED, NO_ROOM, Options, Part, Selection, read_part, select
 from .tokens import MESSAGE_TOKENS, Counter, Counts, Estimate, Exact, estimate
-from .walk import Left
+from .walk import IGNORED_BY_GIT, Left, matcher
 
 __all__ = [
     "Cancelled",
@@ -33,21 +36,17 @@ __all__ = [
     "load",
 ]
 
+ABSENT = "absent"
+"""Stands in `Segment.files` for a file that is there no more."""
+
 _LARGEST_SEGMENT = 32_768
 _SMALLEST_SEGMENT = 1_024
 _SEGMENT_SHARE = 32
 """Segments of a window that is neither small nor large."""
 _SEGMENT_CHARS = 400_000
 """Longer text is cut by K3's tokeniser, and counts of parts would no longer add up."""
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One user message of whole files."""
-
-    text: str
-    files: dict[str, str]
-    """Files held whole: name -> SHA-256 of their bytes."""
+_REBUILD_SHARE = 0.2
+"""Part of the base that differences may grow to before it is built anew."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Load:
     """A repository, ready to send."""
 
     segments: tuple[Segment, ...]
-    """In the order of sending; the manifest is in the last one."""
+    """In the order of sending: the base with its manifest, then differences since."""
     tokens: int
     """Of all segments, with the room for the chat format around each."""
     exact: bool
@@ -66,6 +65,8 @@ class Load:
     """Their bytes."""
     outlined: tuple[Left, ...]
     skipped: tuple[Left, ...]
+    stored: int = 0
+    """How many leading segments are those of the load before: an endpoint may have them cached."""
 
 
 def load(
@@ -79,20 +80,25 @@ def load(
     named: Sequence[str] = (),
     require_full: bool = False,
     submodules: bool = False,
+    rebuild: bool = False,
     cache: Path | None = None,
     counter: Counter | None = None,
     stop: Stop = never,
 ) -> Load:
     """Read the repository at `root` into segments that fill at most 70 % of `window` tokens.
 
+    With a `cache`, the segments begin with those of the load before; what changed since comes
+    after them as differences.
+
     Args:
         include: patterns (.gitignore syntax) of what the rules would leave out but should not.
         exclude: patterns of what to leave out.
         outline: patterns of files to give as outlines only.
         full: patterns of files that must be whole; they are never demoted.
-        named: names the task mentions; they make room last.
+        named: names the task mentions; they are whole if that is possible at all.
         require_full: fail instead of demoting anything.
-        cache: folder for what makes the next load faster; may be deleted at any time.
+        rebuild: build the base anew instead of appending differences.
+        cache: folder for bases and counts; may be deleted at any time.
         counter: `Exact` over the model's vocabulary; an estimate when there is none.
         stop: asked now and then; true raises Cancelled.
 
@@ -100,72 +106,231 @@ def load(
     what must be whole does not fit.
     """
     counter = counter or Estimate()
+    options = Options(include, exclude, outline, full, (), require_full, submodules)
+    patterns = [list(one) for one in (include, exclude, outline, full)]
+    store = Store(cache, str(root.resolve()), window, counter.identity, patterns, submodules)
     counts = Counts(cache, counter)
-    options = Options(include, exclude, outline, full, named, require_full, submodules)
-    budget = int(window * LOAD_SHARE)
-    limit = min(_LARGEST_SEGMENT, max(_SMALLEST_SEGMENT, window // _SEGMENT_SHARE))
-    reserve = min(8_000, budget // 8)
-    around = 2 * MESSAGE_TOKENS * (budget // limit + 1) + counts.text(PREAMBLE)
-    if budget - reserve - around < _SMALLEST_SEGMENT:
-        raise ContextError(f"a window of {window:,} tokens is too small to load a repository.")
     try:
-        selection = select(root, options, budget - reserve - around, counts, stop)
-        return _assemble(selection, limit, reserve, counts)
+        loader = _Loader(root, window, options, counts, stop)
+        previous = store.read()
+        opened = loader.extend(previous, store) if previous and not rebuild else None
+        base, selection = opened or loader.build(previous)
+        if base != previous:
+            store.write(base, loader.contents)
+        extra = loader.named(base, selection, named) if named else ()
+        if extra is None:
+            base, selection = loader.build(None, named)
+            extra = ()
     finally:
         counts.save()
-
-
-def _assemble(selection: Selection, limit: int, reserve: int, counts: Counts) -> Load:
+    messages = (*base.messages, *extra)
+    now_whole = {name for segment in extra for name in segment.files}
     whole = [part for part in selection.parts.values() if part.level is Level.WHOLE]
-    size = sum(len(part.data) for part in whole)
-    closing = manifest(
-        len(whole),
-        size,
-        selection.outlined,
-        selection.skipped,
-        lambda text: counts.text(text) <= reserve,
-    )
-    parts = [selection.parts[name] for name in selection.history.oldest_first(selection.parts)]
-    pieces = [
-        _Piece(PREAMBLE, counts.text(PREAMBLE)),
-        *(_Piece(part.text, part.tokens, part) for part in parts),
-        _Piece(closing, counts.text(closing)),
-    ]
-    cut = list(_cut(pieces, limit))
+    before = previous.messages if previous else ()
     return Load(
-        segments=tuple(_segment(pieces) for pieces in cut),
-        tokens=sum(piece.tokens for piece in pieces) + MESSAGE_TOKENS * len(cut),
-        exact=counts.exact,
-        files=len(whole),
-        size=size,
-        outlined=tuple(selection.outlined),
-        skipped=tuple(selection.skipped),
+        segments=messages,
+        tokens=_cost(messages),
+        exact=counter.exact,
+        files=len(whole) + len(now_whole),
+        size=sum(len(part.data) for part in whole) + loader.extra_size,
+        outlined=tuple(left for left in selection.outlined if left.name not in now_whole),
+        skipped=tuple(left for left in selection.skipped if left.name not in now_whole),
+        stored=_shared(before, messages),
     )
+
+
+def _cost(messages: Iterable[Segment]) -> int:
+    return sum(message.tokens + MESSAGE_TOKENS for message in messages)
+
+
+def _shared(before: Sequence[Segment], now: Sequence[Segment]) -> int:
+    same = (a.text == b.text for a, b in zip(before, now, strict=False))
+    return sum(1 for _ in takewhile(bool, same))
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
+    """A part of a message."""
+
     text: str
     tokens: int
-    part: Part | None = None
+    files: dict[str, str] = field(default_factory=dict[str, str])
 
 
-def _cut(pieces: Iterable[_Piece], limit: int) -> Iterable[list[_Piece]]:
-    """Whole pieces, at most `limit` tokens together; a larger one stands alone."""
-    segment: list[_Piece] = []
+class _Loader:
+    """One load: the limits that follow from the window, and what is read on the way."""
+
+    def __init__(
+        self, root: Path, window: int, options: Options, counts: Counts, stop: Stop
+    ) -> None:
+        self._root = root
+        self._options = options
+        self._counts = counts
+        self._stop = stop
+        self._window = window
+        self._most = int(window * LOAD_SHARE)
+        self._limit = min(_LARGEST_SEGMENT, max(_SMALLEST_SEGMENT, window // _SEGMENT_SHARE))
+        self._reserve = min(8_000, self._most // 8)
+        self.contents: dict[str, bytes] = {}
+        """Digest -> bytes of files told by a diff: later diffs start from them."""
+        self.extra_size = 0
+        around = 2 * MESSAGE_TOKENS * (self._most // self._limit + 1) + counts.text(PREAMBLE)
+        self._fixed = self._reserve + around
+        if self._most - self._fixed < _SMALLEST_SEGMENT:
+            raise ContextError(f"a window of {window:,} tokens is too small to load a repository.")
+
+    def build(self, previous: Base | None, named: Sequence[str] = ()) -> tuple[Base, Selection]:
+        """A base from the files as they are. What `previous` froze keeps its place if it can."""
+        budget = Budget(self._most - self._fixed, int(self._window * TIGHT_SHARE) - self._fixed)
+        options = replace(self._options, named=named)
+        selection = select(self._root, options, budget, self._counts, stop=self._stop)
+        parts = [selection.parts[name] for name in _order(selection, previous)]
+        whole = [part for part in parts if part.level is Level.WHOLE]
+        closing = manifest(
+            len(whole),
+            sum(len(part.data) for part in whole),
+            selection.outlined,
+            selection.skipped,
+            lambda text: self._counts.text(text) <= self._reserve,
+        )
+        pieces = [self._piece(PREAMBLE), *map(_piece, parts), self._piece(closing)]
+        frozen = {part.name: Told(part.level, part.identity) for part in parts}
+        segments = tuple(_cut(pieces, self._limit))
+        return Base(segments, (), frozen, frozen, _left(selection)), selection
+
+    def extend(self, base: Base, store: Store) -> tuple[Base, Selection] | None:
+        """`base` with the differences since; None when it should be built anew."""
+        levels = {name: told.level for name, told in base.told.items()}
+        levels |= {name: Level.NAME for name, why in base.left.items() if why.startswith(NO_ROOM)}
+        room = self._most - _cost(base.messages)
+        try:
+            budget = Budget(room, room)
+            selection = select(
+                self._root, self._options, budget, self._counts, levels, stop=self._stop
+            )
+        except ContextError:
+            return None
+        demoted = {name for name, why in selection.skipped if _no_room(why)}
+        demoted |= {name for name, why in selection.outlined if why != AS_ASKED}
+        if any(name not in levels for name in demoted):
+            return None  # a new file lacks room: everything is weighed anew
+        pieces = self._differences(base, selection, store)
+        if not pieces:
+            return base, selection
+        news = tuple(_cut([self._piece(OPENING), *pieces], self._limit))
+        appended = (*base.appended, *news)
+        frozen = sum(segment.tokens for segment in base.segments)
+        grown = sum(segment.tokens for segment in appended)
+        if _cost(news) > room or grown > _REBUILD_SHARE * frozen:
+            return None
+        told = {name: Told(part.level, part.identity) for name, part in selection.parts.items()}
+        return replace(base, appended=appended, told=told, left=_left(selection)), selection
+
+    def named(
+        self, base: Base, selection: Selection, patterns: Sequence[str]
+    ) -> tuple[Segment, ...] | None:
+        """Messages with what the task names and the base does not hold whole.
+
+        They belong to one session and are not kept. None when they do not fit.
+        """
+        match = matcher(patterns)
+        lacking = [*selection.outlined, *(one for one in selection.skipped if _no_room(one.reason))]
+        names = sorted(left.name for left in lacking if match(left.name))
+        if not names:
+            return ()
+        parts: list[Part] = []
+        for name in names:
+            part = read_part(self._root, name, Level.WHOLE, self._options, self._counts)
+            if isinstance(part, Part):
+                parts.append(part)
+        messages = tuple(_cut([self._piece(NAMED), *map(_piece, parts)], self._limit))
+        if _cost(base.messages) + _cost(messages) > self._most:
+            return None
+        self.extra_size = sum(len(part.data) for part in parts)
+        return messages
+
+    def _differences(self, base: Base, selection: Selection, store: Store) -> list[_Piece]:
+        """What the model does not know yet, by name."""
+        pieces: list[_Piece] = []
+        for name, part in sorted(selection.parts.items()):
+            told = base.told.get(name)
+            if told == Told(part.level, part.identity):
+                continue
+            old = None
+            if told and told.level is part.level is Level.WHOLE:
+                old = store.content(base, name)
+            if old is None:
+                pieces.append(_piece(part))
+            else:
+                pieces.append(self._piece(change(name, old, part.data), {name: part.digest}))
+            if part.level is Level.WHOLE:
+                self.contents[part.digest] = part.data
+        left = [
+            one
+            for one in selection.skipped
+            if base.left.get(one.name) != one.reason and one.reason != IGNORED_BY_GIT
+        ]
+        present = {one.name for one in selection.skipped} | set(selection.parts)
+        gone = sorted((set(base.told) | set(base.left)) - present)
+        if left or gone:
+            lost = [*gone, *(one.name for one in left if one.reason.startswith("deleted"))]
+            pieces.append(self._piece(news(left, gone), dict.fromkeys(lost, ABSENT)))
+        return pieces
+
+    def _piece(self, text: str, files: dict[str, str] | None = None) -> _Piece:
+        return _Piece(text, self._counts.text(text), files or {})
+
+
+def _piece(part: Part) -> _Piece:
+    files = {part.name: part.digest} if part.level is Level.WHOLE else {}
+    return _Piece(part.text, part.tokens, files)
+
+
+def _no_room(reason: str) -> bool:
+    return reason.startswith(NO_ROOM)
+
+
+def _left(selection: Selection) -> dict[str, str]:
+    return {name: why for name, why in selection.skipped if why != IGNORED_BY_GIT}
+
+
+def _order(selection: Selection, previous: Base | None) -> list[str]:
+    """The files of a new base in their order.
+
+    Without a previous one: longest unchanged first, which is the same on every clone. Else what
+    stood before the first changed file keeps its place, and the rest, which must be sent again
+    anyway, goes by recent changes per byte, so that what changes stands late.
+    """
+    history, parts = selection.history, selection.parts
+    if previous is None:
+        return history.oldest_first(parts)
+    now = {name: Told(part.level, part.identity) for name, part in parts.items()}
+    frozen = previous.frozen.items()
+    kept = [name for name, _ in takewhile(lambda item: now.get(item[0]) == item[1], frozen)]
+
+    def rate_per_byte(name: str) -> float:
+        changed_since = previous.frozen.get(name) != now[name]
+        return (history.rate.get(name, 0.0) + changed_since) / (len(parts[name].data) + 1)
+
+    return kept + sorted(set(parts) - set(kept), key=lambda name: (rate_per_byte(name), name))
+
+
+def _cut(pieces: Iterable[_Piece], limit: int) -> Iterable[Segment]:
+    """Messages of whole pieces, at most `limit` tokens each; a larger piece stands alone."""
+    held: list[_Piece] = []
     tokens = chars = 0
     for piece in pieces:
         over = tokens + piece.tokens > limit or chars + len(piece.text) > _SEGMENT_CHARS
-        if segment and over:
-            yield segment
-            segment, tokens, chars = [], 0, 0
-        segment.append(piece)
+        if held and over:
+            yield _segment(held)
+            held, tokens, chars = [], 0, 0
+        held.append(piece)
         tokens += piece.tokens
         chars += len(piece.text)
-    yield segment
+    yield _segment(held)
 
 
 def _segment(pieces: Sequence[_Piece]) -> Segment:
-    whole = [piece.part for piece in pieces if piece.part and piece.part.level is Level.WHOLE]
     text = "".join(piece.text for piece in pieces)
-    return Segment(text, {part.name: part.digest for part in whole})
+    files = {name: digest for piece in pieces for name, digest in piece.files.items()}
+    return Segment(text, files, sum(piece.tokens for piece in pieces))

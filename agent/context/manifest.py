@@ -27,8 +27,8 @@ def manifest(
         lines = [
             "<manifest>",
             f"Whole above: {_files(files)}, {size:,} bytes.",
-            *_section("As outlines; `read` gives the text:", outlined, most),
-            *_section("Not above; `read` and `list` reach most of it:", told, most),
+            *section("As outlines; `read` gives the text:", outlined, most),
+            *section("Not above; `read` and `list` reach most of it:", told, most),
             "Files that git ignores are not mentioned.",
             "</manifest>",
         ]
@@ -38,7 +38,19 @@ def manifest(
     return text
 
 
-def _section(title: str, entries: Sequence[Left], most: int) -> list[str]:
+def news(left: Sequence[Left], gone: Sequence[str]) -> str:
+    """For a section of differences: what is newly left out, and what is there no more."""
+    lines = [
+        "<manifest>",
+        *section("Not above; `read` and `list` reach most of it:", left, 100),
+        *section("There no more:", [Left(name, "deleted") for name in gone], 100),
+        "</manifest>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def section(title: str, entries: Sequence[Left], most: int) -> list[str]:
+    """A title and the entries by reason; nothing when there are none."""
     if not entries:
         return []
     by_reason: dict[str, list[str]] = defaultdict(list)

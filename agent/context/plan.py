@@ -10,6 +10,8 @@ from .kinds import Kind
 
 LOAD_SHARE = 0.7
 """Part of the window that a loaded repository may fill."""
+TIGHT_SHARE = 0.6
+"""Part that a new load fills when not all fits: what is between is for later differences."""
 
 
 class Level(IntEnum):
@@ -39,10 +41,22 @@ class Candidate:
     """Tokens of its frame."""
     outline: int = 0
     """Tokens of the frame of its outline."""
+    told: bool = False
+    """The model has it at this level already: it costs nothing more."""
 
     def tokens(self, level: Level) -> int:
         """What it costs at a level; names are paid for by the manifest's reserve."""
-        return (self.whole, self.outline, 0)[level]
+        return 0 if self.told else (self.whole, self.outline, 0)[level]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Tokens for the frames of files."""
+
+    most: int
+    """When everything fits."""
+    tight: int
+    """When something must make room anyway."""
 
 
 def in_order_of_room(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -52,18 +66,20 @@ def in_order_of_room(candidates: Iterable[Candidate]) -> list[Candidate]:
     )
 
 
-def choose(ordered: Sequence[Candidate], budget: int) -> list[Level]:
-    """Levels, one for each candidate, so that their tokens fit in `budget` if they can at all.
+def choose(ordered: Sequence[Candidate], budget: Budget) -> list[Level]:
+    """Levels, one for each candidate, so that their tokens fit if they can at all.
 
     Kind by kind, files fall to their outlines, one after the other, and when all of a kind have
     and it is still too much, to their names. `ordered` comes from `in_order_of_room`.
     """
     levels = [one.best for one in ordered]
     total = sum(one.tokens(level) for one, level in zip(ordered, levels, strict=True))
+    if total <= budget.most:
+        return levels
     for group in _groups(ordered):
         for lower in (Level.OUTLINE, Level.NAME):
             for at in group:
-                if total <= budget:
+                if total <= budget.tight:
                     return levels
                 one = ordered[at]
                 gain = one.tokens(levels[at]) - one.tokens(lower)

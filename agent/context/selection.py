@@ -8,7 +8,7 @@ and measuring alternate until every chosen file is measured.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -20,12 +20,16 @@ from .errors import ContextError, Stop, check, never
 from .history import History, read_history
 from .outline import outline
 from .pack import decode, frame, frame_text
-from .plan import Candidate, Level, choose, in_order_of_room
+from .plan import Budget, Candidate, Level, choose, in_order_of_room
 from .tokens import Counts, key
 from .walk import File, Left, Matcher, matcher, read_regular, walk
 
 LARGEST_FILE = 16 << 20
 """Bytes above which a file is not opened."""
+
+AS_ASKED = "as asked"
+NO_ROOM = "does not fit"
+"""Reasons: of an outline that was asked for; how that of a file begins which lacked room."""
 
 _GUESS_WHOLE = 0.28
 """Tokens a byte, for files not measured yet."""
@@ -67,6 +71,13 @@ class Part:
     """Of `text`."""
 
     @property
+    def identity(self) -> str:
+        """SHA-256 of what the model is given of it."""
+        if self.level is Level.WHOLE:
+            return self.digest
+        return sha256(self.outline.encode()).hexdigest()
+
+    @property
     def text(self) -> str:
         """The frame that is sent."""
         if self.level is Level.WHOLE:
@@ -85,10 +96,16 @@ class Selection:
 
 
 def select(
-    root: Path, options: Options, budget: int, counts: Counts, stop: Stop = never
+    root: Path,
+    options: Options,
+    budget: Budget,
+    counts: Counts,
+    told: Mapping[str, Level] | None = None,
+    stop: Stop = never,
 ) -> Selection:
-    """Choose what of the files below `root` fits in `budget` tokens.
+    """Choose what of the files below `root` fits.
 
+    `told` are levels the model already has files at: they stay, and `budget` is for the others.
     Raises ContextError when there is nothing to load, or what must be whole does not fit.
     """
     listing = walk(
@@ -101,10 +118,10 @@ def select(
     if not listing.files and not listing.left:
         raise ContextError(f"{root}: there are no files here, nothing to run on.")
     selection = Selection(skipped=list(listing.left), history=read_history(root, stop))
-    candidates = _candidates(listing.files, options, selection, stop)
+    candidates = _candidates(listing.files, options, told or {}, selection, stop)
     _settle(root, in_order_of_room(candidates), budget, options, counts, selection, stop)
-    short = [left for left in selection.skipped if left.reason.startswith("does not fit")]
-    short += [left for left in selection.outlined if left.reason != "as asked"]
+    short = [left for left in selection.skipped if left.reason.startswith(NO_ROOM)]
+    short += [left for left in selection.outlined if left.reason != AS_ASKED]
     if options.require_full and short:
         raise ContextError(
             f"{len(short):,} files do not fit whole, {short[0].name} among them: leave some out, "
@@ -116,7 +133,11 @@ def select(
 
 
 def _candidates(
-    files: Iterable[File], options: Options, selection: Selection, stop: Stop
+    files: Iterable[File],
+    options: Options,
+    told: Mapping[str, Level],
+    selection: Selection,
+    stop: Stop,
 ) -> Iterable[Candidate]:
     """Files worth considering; the others are noted as skipped."""
     wanted, whole = matcher([*options.include, *options.full]), matcher(options.full)
@@ -132,31 +153,39 @@ def _candidates(
             selection.skipped.append(Left(name, reason))
             continue
         guess = int(size * _GUESS_WHOLE) + 24
-        must = whole(name)
+        best = Level.WHOLE
+        worst = Level.NAME
+        if whole(name):
+            worst = Level.WHOLE
+        elif name in told:
+            best = worst = told[name]
+        elif outlined(name):
+            best = Level.OUTLINE
         yield Candidate(
             name,
             size,
             kinds.kind(name),
             rates.get(name, 0.0),
-            named=must or named(name),
-            best=Level.OUTLINE if not must and outlined(name) else Level.WHOLE,
-            worst=Level.WHOLE if must else Level.NAME,
+            named=named(name),
+            best=best,
+            worst=worst,
             whole=guess,
             outline=min(guess, 60 + guess // 8),
+            told=told.get(name) is best,
         )
 
 
 def _settle(
     root: Path,
     ordered: list[Candidate],
-    budget: int,
+    budget: Budget,
     options: Options,
     counts: Counts,
     selection: Selection,
     stop: Stop,
 ) -> None:
     """Choose levels and measure what is chosen until the choice stands; fill in `selection`."""
-    wanted = matcher([*options.include, *options.full])
+    wanted, asked = matcher([*options.include, *options.full]), matcher(options.outline)
     known: dict[tuple[str, Level], Part] = {}
 
     def measure(job: tuple[str, Level]) -> Part | str:
@@ -190,19 +219,18 @@ def _settle(
                 one.outline = known[one.name, Level.OUTLINE].tokens
 
     total = sum(one.tokens(level) for one, level in zip(ordered, levels, strict=True))
-    if total > budget:
+    if total > budget.most:
         raise ContextError(
-            f"what must be whole has {total:,} tokens and {budget:,} fit: ask for less in full, "
+            f"what must be whole has {total:,} tokens and {budget.most:,} fit: ask for less in full, "
             "or use a model with a larger window."
         )
     for one, level in zip(ordered, levels, strict=True):
-        asked = one.best is Level.OUTLINE
         if level is Level.NAME:
-            selection.skipped.append(Left(one.name, f"does not fit ({_KIND_NAMES[one.kind]})"))
+            selection.skipped.append(Left(one.name, f"{NO_ROOM} ({_KIND_NAMES[one.kind]})"))
             continue
         selection.parts[one.name] = known[one.name, level]
         if level is Level.OUTLINE:
-            reason = "as asked" if asked else f"to make room ({_KIND_NAMES[one.kind]})"
+            reason = AS_ASKED if asked(one.name) else f"to make room ({_KIND_NAMES[one.kind]})"
             selection.outlined.append(Left(one.name, reason))
 
 
@@ -213,6 +241,12 @@ _KIND_NAMES = {
     kinds.Kind.TESTS: "tests",
     kinds.Kind.SOURCE: "source",
 }
+
+
+def read_part(root: Path, name: str, level: Level, options: Options, counts: Counts) -> Part | str:
+    """One file at a level, or why it is left out."""
+    data = _read(root, name, matcher([*options.include, *options.full]))
+    return data if isinstance(data, str) else _part(name, level, data, counts)
 
 
 def _read(root: Path, name: str, wanted: Matcher) -> bytes | str:
