@@ -8,6 +8,7 @@ from pathlib import Path
 from ..tools.base import ABSENT
 from ..tools.diff import whole_diff
 from ..tools.text import detect
+from .context.git import ignored as git_ignored
 from .events import AnyEvent, Checkpoint
 from .result import ChangedFile, changed_names
 
@@ -32,7 +33,11 @@ def changed_files(root: Path, events: Sequence[AnyEvent], blob: Blob) -> tuple[C
     """Every file that differs from what it was before the session, in order of first change."""
     copies = first_copies(events)
     found: list[ChangedFile] = []
-    for name in changed_names(events):
+    names = changed_names(events)
+    ignored = git_ignored(root, names)
+    for name in names:
+        if name in ignored:
+            continue
         copy = copies.get(name)
         now = _bytes(root / name)
         if copy is None or (copy != ABSENT and (before := blob(copy)) is None):

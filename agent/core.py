@@ -17,6 +17,7 @@ from .policy import Mode, Rule
 from .providers.base import Delta
 from .state import State
 from .store import Store
+from .undo import Undo
 from .view import View
 
 OnAsk = Literal["wait", "stop", "deny"]
@@ -33,6 +34,7 @@ class Core:
     store: Store
     view: View
     state: State
+    undo: Undo
     tools: Mapping[str, AnyTool]
     emit: Callable[[AnyEvent | Delta], None]
     rules: Sequence[Rule] = ()

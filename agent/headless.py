@@ -85,6 +85,7 @@ def write_result(session: Session, result: Result) -> None:
     """Beside the log, atomically."""
     path = session.core.store.path.with_suffix(".result.json")
     fresh = path.with_suffix(".new")
+    fresh.touch(mode=0o600)
     fresh.write_bytes(result_json(result) + b"\n")
     os.replace(fresh, path)  # noqa: PTH105 - the atomic one, by its name
 

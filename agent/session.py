@@ -49,6 +49,7 @@ from .result import ContextReport, OpenQuestion, PendingCall, Result, build_resu
 from .settle import Settler
 from .state import State
 from .store import Store, StoreError, new_session_id
+from .undo import Undo
 from .view import View
 
 INTERRUPTED = (
@@ -126,6 +127,7 @@ class Session:
             store=store,
             view=View(store.events),
             state=State(settings.price, store.events),
+            undo=Undo(root, store.files),
             tools={tool.name: tool for tool in tools},
             emit=self._queue.put_nowait,
             rules=(*settings.rules, *settings.session_rules),
@@ -331,7 +333,7 @@ class Session:
             events=self.events,
             ended=end,
             spent=self.core.state.spent,
-            files_changed=changed_files(self.core.root, self.events, lambda _digest: None),
+            files_changed=changed_files(self.core.root, self.events, self.core.undo.read),
             seconds=time.monotonic() - self._began,
             pending=tuple(
                 PendingCall(
@@ -441,5 +443,6 @@ class Session:
             self.cancel()
             await asyncio.wait({self._task})
         await self.processes.close()
+        self.core.undo.close()
         self.core.store.close()
         await self.provider.close()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 
 from ..tools.ask_user import AskUserArguments
 from ..tools.base import Context, Result, ToolError
@@ -19,9 +21,11 @@ from ..tools.finish import FinishArguments
 from ..tools.propose_plan import ProposePlanArguments
 from .calls import BadCall, Judged, plan_effects, same_effects, understand
 from .core import Core, ended
+from .effects import EffectKind
 from .events import (
     Approval,
     Call,
+    Checkpoint,
     Decision,
     Effects,
     Finish,
@@ -38,6 +42,7 @@ from .events import (
 from .exits import Exit
 from .policy import CHANGES, decide
 from .scope import Scope
+from .undo import AFTER
 
 NOBODY = "nobody is there to approve it (headless run)"
 
@@ -98,7 +103,11 @@ class Settler:
         """Log what is new about a call since it was last judged."""
         core, call = self.core, item.call
         if call.id not in core.state.calls:
-            arguments = item.args.model_dump(mode="json") if item.args is not None else {}
+            arguments = (
+                item.args.model_dump(mode="json", exclude_defaults=True)
+                if item.args is not None
+                else {}
+            )
             core.append(ToolCall(call_id=call.id, name=call.name, arguments=arguments,
                                  problem=item.problem))  # fmt: skip
             if isinstance(item.args, ProposePlanArguments):
@@ -166,15 +175,41 @@ class Settler:
             return True
         self.core.append(ToolStarted(call_id=item.call.id))
         began = time.monotonic()
-        try:
-            result = await self._carry_out(again)
-        except ToolError as error:
-            result = Result(str(error), error=True)
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            result = Result(f"{error.filename or item.call.name}: {reason}.", error=True)
-        self._log_result(item, result, time.monotonic() - began)
+        async with self._watched(again) as watched:
+            try:
+                result = await self._carry_out(again)
+            except ToolError as error:
+                result = Result(str(error), error=True)
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                result = Result(f"{error.filename or item.call.name}: {reason}.", error=True)
+        self._log_result(item, watched.complete(result), time.monotonic() - began)
         return True
+
+    @asynccontextmanager
+    async def _watched(self, item: Judged) -> AsyncGenerator[Watched]:
+        """Copies of what the call touches, before it does; also of what an unknown command did.
+
+        What was touched is logged whatever becomes of the call, so that it can be undone.
+        """
+        undo, call_id = self.core.undo, item.call.id
+        names = [e.path for e in item.effects if e.kind in CHANGES and e.path and e.path[0] != "/"]
+        if names:
+            self.core.append(Checkpoint(call_id=call_id, files=undo.checkpoint(names)))
+        scan = await asyncio.to_thread(undo.scan) if _may_change_anything(item) else None
+        watched = Watched()
+        try:
+            yield watched
+        finally:
+            watched.after = undo.after(names)
+            changes = undo.changes(scan) if scan is not None else []
+            found = {c.name: str(c.before) for c in changes if c.name not in watched.after}
+            if found:
+                self.core.append(Checkpoint(call_id=call_id, files=found))
+            watched.after |= {change.name: str(change.after) for change in changes}
+            watched.changed = tuple(
+                c.name for c in changes if "folder" not in (c.before.kind, c.after.kind)
+            )
 
     def _refusal(self, item: Judged) -> str | None:
         """Why a call does not run; None when it may."""
@@ -259,6 +294,31 @@ class Settler:
         if failed:
             return ended(Exit.UNFINISHED, f"verification did not pass: {_verdict(failed[0])}")
         return ended(Exit.DONE, "done")
+
+
+@dataclass
+class Watched:
+    """What a call left behind, by what lies in the repository."""
+
+    after: dict[str, str] = field(default_factory=dict[str, str])
+    changed: tuple[str, ...] = ()
+
+    def complete(self, result: Result) -> Result:
+        """The result with what was found added."""
+        if not self.after:
+            return result
+        changed = (*result.changed, *(n for n in self.changed if n not in result.changed))
+        return replace(result, changed=changed, data={**result.data, AFTER: self.after})
+
+
+def _may_change_anything(item: Judged) -> bool:
+    """Whether the effects do not say where the call writes."""
+    return any(
+        (e.kind is EffectKind.EXECUTE and not e.understood)
+        or e.kind is EffectKind.GIT_DESTRUCTIVE
+        or (e.kind in CHANGES and e.path is None)
+        for e in item.effects
+    )
 
 
 def _verdict(verification: Verification) -> str:

@@ -79,3 +79,23 @@ def _finish(process: subprocess.Popen[bytes], stop: Stop) -> bytes | None:
             check(stop)
         else:
             return data if process.returncode == 0 else None
+
+
+def ignored(root: Path, names: Sequence[str]) -> frozenset[str]:
+    """Those of the names that git ignores, its own folder included; none without git."""
+    own = {name for name in names if name == ".git" or name.startswith(".git/")}
+    asked = [name for name in names if name not in own]
+    if not asked:
+        return frozenset(own)
+    try:
+        done = subprocess.run(
+            ["git", "check-ignore", "-z", "--stdin"],
+            cwd=root,
+            env=environment(),
+            input=b"".join(os.fsencode(name) + b"\0" for name in asked),
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return frozenset(own)
+    return frozenset(own | {os.fsdecode(name) for name in done.stdout.split(b"\0") if name})
