@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
 
 from unabridged.model.chat.tokenizer import Tokenizer
+from unabridged.model.config import K3Config
+from unabridged.model.engine import Engine
+from unabridged.model.k3 import K3
+from unabridged.model.server import application
 
 _SAMPLE = (
     'message role="system" type="tool-declare" role="user" role="assistant" tool="name" index="1" '
@@ -141,3 +149,99 @@ class Actor(Playback):
 @pytest.fixture(scope="session")
 def actor() -> type[Actor]:
     return Actor
+
+
+def small_config(quantized: bool = False, **changes: Any) -> K3Config:
+    """Nine layers that have every feature: a partial block, the extra MLA, a narrow latent."""
+    document = K3Config.released().to_dict()
+    text = document["text_config"]
+    del document["vision_config"]
+    if not quantized:
+        del text["quantization_config"]
+        document["dtype"] = "float32"
+    document["eos_token_id"] = 1
+    text |= {
+        "vocab_size": 512,
+        "hidden_size": 256,
+        "num_hidden_layers": 9,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "intermediate_size": 512,
+        "num_experts": 16,
+        "num_experts_per_token": 4,
+        "moe_intermediate_size": 64,
+        "routed_expert_hidden_size": 128,
+        "q_lora_rank": 64,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 32,
+        "attn_res_block_size": 4,
+        "max_position_embeddings": 4096,
+    }
+    text["linear_attn_config"] |= {
+        "num_heads": 4,
+        "head_dim": 64,
+        "full_attn_layers": [4, 8, 9],
+        "kda_layers": [1, 2, 3, 5, 6, 7],
+    }
+    text |= changes
+    return K3Config.from_dict(document)
+
+
+def small_model(config: K3Config, seed: int = 0, **settings: Any) -> K3:
+    """A model of random weights that are large enough for every part to matter."""
+    torch.manual_seed(seed)
+    model = K3(config, **settings)
+    for name, tensor in model.state_dict().items():
+        if name.endswith("e_score_correction_bias"):
+            tensor.uniform_(-0.1, 0.1)
+        elif name.endswith("A_log"):
+            tensor.uniform_(-1, 1)
+        elif tensor.dtype == torch.uint8:
+            tensor.random_(118, 122) if name.endswith("scale") else tensor.random_(0, 256)
+        elif tensor.dim() == 1:
+            tensor.add_(torch.randn_like(tensor) * 0.2)
+        elif "conv1d" not in name:
+            tensor.normal_(std=0.5 if "res_proj" in name else 2 * tensor.shape[-1] ** -0.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def make_config() -> Any:
+    return small_config
+
+
+@pytest.fixture(scope="session")
+def make_model() -> Any:
+    return small_model
+
+
+class Served:
+    """A real server on a real port, in a thread of its own."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, **options: Any) -> None:
+        self.engine = engine
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        app = application(engine, tokenizer, "k3-test", **options)
+        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        self.thread = threading.Thread(
+            target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True
+        )
+        self.thread.start()
+        while not self.server.started:
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.engine.close()
+
+    def post(self, body: Any, **options: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30, **options)
+
+
+@pytest.fixture(scope="session")
+def over_http() -> type[Served]:
+    return Served
