@@ -15,6 +15,11 @@ COMMANDS = {
     "deny": ("deny what a session waits for, and go on", "agent.run_cli"),
     "answer": ("answer a session's question, and go on", "agent.run_cli"),
     "state": ("look after saved model states", "model.state_cli"),
+    "undo": ("put back what a session changed", "agent.undo_cli"),
+    "sessions": ("list, show, search, export, fork or remove sessions", "agent.sessions_cli"),
+    "policy": ("explain what a command would do and what decides it", "agent.policy_cli"),
+    "model": ("audit a K3 configuration, run a checkpoint", "model.cli"),
+    "state": ("list, check and prune stored sequence states", "model.state_cli"),
     "trust": ("trust a repository's AGENTS.md and settings as they are now", "agent.trust_cli"),
 }
 """Name -> help and the module whose `add_parser(subparsers, name)` defines it."""

@@ -51,6 +51,8 @@ class SessionStarted(Event):
     model: str
     endpoint: str
     """Base URL without credentials, or the name of an offline provider."""
+    forked_from: str = ""
+    """The session this one was copied from."""
 
 
 class RunStarted(Event):

@@ -27,13 +27,13 @@ from .events import (
     to_line,
 )
 from .exits import Exit
+from .export import stream_json
 from .providers.base import Delta, Notice, Waiting
 from .result import Result
 from .session import Session
 from .store import StoreError
 
 Format = Literal["text", "json", "stream-json"]
-STREAM_SCHEMA = 1
 SIGNALS = {
     signal.SIGINT: Exit.INTERRUPTED,
     signal.SIGTERM: Exit.TERMINATED,
@@ -111,10 +111,8 @@ class Reporter:
             self._sinks.append(self._file.write)
         if self._output.format == "stream-json":
             self._sinks.append(_to_stdout)
-        head = {"type": "stream", "schema_version": STREAM_SCHEMA, "session": self._session.id}
-        self._line(json.dumps(head).encode("ascii") + b"\n")
-        for event in self._session.events:
-            self._line(to_line(event))
+        for line in stream_json(self._session.id, self._session.events):
+            self._line(line)
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -1,0 +1,227 @@
+"""`unabridged sessions list|show|search|export|fork|rm`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .events import AnyEvent, AssistantMessage, SessionStarted, TextPart, ToolResult, UserMessage
+from .store import SUFFIX, SessionInUseError, Store, StoreError, find, new_session_id, read
+
+
+def add_parser(commands: Any, name: str, line: str) -> None:
+    """Define the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=line, description=line[0].upper() + line[1:] + "."
+    )
+    inner = parser.add_subparsers(dest="sessions_command", required=True, metavar="COMMAND")
+
+    def command(name: str, line: str, run: Callable[[argparse.Namespace, Path], int]) -> Any:
+        one = inner.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
+        one.add_argument(
+            "--sessions-dir", type=Path, metavar="PATH", help="where sessions are kept"
+        )
+        one.set_defaults(run=_guarded(run))
+        return one
+
+    listing = command("list", "list sessions, the latest first", _list)
+    listing.add_argument("--repo", type=Path, metavar="PATH", help="only of this repository")
+    listing.add_argument("--json", action="store_true", help="print one JSON document")
+    show = command("show", "show a session: steps, calls, how it ended", _show)
+    show.add_argument("session", metavar="SESSION", help="id, the start of one, or `last`")
+    show.add_argument("--json", action="store_true", help="print one JSON document")
+    search = command("search", "find text in words, reasoning, answers and results", _search)
+    search.add_argument("text", metavar="TEXT")
+    search.add_argument("--json", action="store_true", help="print one JSON document")
+    export = command("export", "write a session out, reasoning whole", _export)
+    export.add_argument("session", metavar="SESSION")
+    export.add_argument(
+        "--format", choices=("markdown", "jsonl", "stream-json"), default="markdown"
+    )
+    export.add_argument("--out", type=Path, metavar="FILE", help="instead of standard output")
+    fork = command("fork", "copy a session up to a step, to go on another way", _fork)
+    fork.add_argument("session", metavar="SESSION")
+    fork.add_argument("--at", type=int, metavar="STEP", help="the last step to keep (default: all)")
+    remove = command("rm", "remove sessions, their files included", _remove)
+    remove.add_argument("session", nargs="+", metavar="SESSION")
+
+
+def _guarded(run: Callable[[argparse.Namespace, Path], int]) -> Callable[[argparse.Namespace], int]:
+    def guarded(args: argparse.Namespace) -> int:
+        from .run_cli import sessions_folder
+
+        try:
+            return run(args, sessions_folder(args))
+        except (StoreError, OSError) as error:
+            print(f"unabridged: {error}", file=sys.stderr)
+            return 2
+
+    return guarded
+
+
+def _list(args: argparse.Namespace, folder: Path) -> int:
+    from .headless import printable
+    from .index import entries
+
+    found = entries(folder)
+    if args.repo is not None:
+        found = [entry for entry in found if entry.repo == str(args.repo.resolve())]
+    if args.json:
+        print(json.dumps([asdict(entry) for entry in found], indent=2))
+        return 0
+    for entry in found:
+        if entry.problem is not None:
+            print(f"{entry.session}  unreadable: {printable(entry.problem)}")
+            continue
+        end = entry.exit_name or "running or killed"
+        task = entry.task.strip().splitlines()[0][:60] if entry.task.strip() else "(no task)"
+        print(f"{entry.session}  {end:15} {entry.steps:4} steps  {printable(task)}")
+    if not found:
+        print("No sessions.", file=sys.stderr)
+    return 0
+
+
+def _show(args: argparse.Namespace, folder: Path) -> int:
+    from .headless import printable
+    from .index import describe
+
+    path = find(folder, args.session)
+    events = read(path)
+    session = path.name.removesuffix(SUFFIX)
+    if args.json:
+        print(json.dumps(asdict(describe(session, events)), indent=2))
+        return 0
+    entry = describe(session, events)
+    print(f"session  {entry.session}\nrepo     {entry.repo}\nmodel    {entry.model}")
+    print(f"started  {entry.started}\nupdated  {entry.updated}")
+    print(f"ended    {entry.exit_name or 'running or killed'}\nlog      {path}\n")
+    for event in events:
+        match event:
+            case UserMessage():
+                words = " ".join(p.text for p in event.parts if isinstance(p, TextPart))
+                print(printable(f"{event.origin}: {words}"))
+            case AssistantMessage():
+                calls = ", ".join(f"{c.name} {c.arguments}" for c in event.calls)
+                print(
+                    printable(f"step {event.step}: {event.content.strip() or calls or '(thought)'}")
+                )
+                if calls and event.content.strip():
+                    print(printable(f"        {calls}"))
+            case ToolResult(error=True):
+                print(printable(f"        failed: {event.text.strip().splitlines()[0]}"))
+            case _:
+                pass
+    return 0
+
+
+def _search(args: argparse.Namespace, folder: Path) -> int:
+    from .headless import printable
+    from .index import entries
+
+    wanted = args.text.casefold()
+    hits: list[dict[str, object]] = []
+    for entry in entries(folder):
+        if entry.problem is not None:
+            continue
+        for event in read(find(folder, entry.session)):
+            for where, text in _texts(event):
+                at = text.casefold().find(wanted)
+                if at >= 0:
+                    excerpt = " ".join(text[max(at - 60, 0) : at + len(wanted) + 60].split())
+                    hit = {"session": entry.session, "event": event.seq, "in": where}
+                    hits.append({**hit, "excerpt": excerpt})
+    if args.json:
+        print(json.dumps(hits, indent=2))
+    for hit in hits if not args.json else ():
+        print(printable(f"{hit['session']} #{hit['event']} {hit['in']}: {hit['excerpt']}"))
+    return 0 if hits else 1
+
+
+def _texts(event: AnyEvent) -> Iterator[tuple[str, str]]:
+    match event:
+        case UserMessage():
+            yield from (("user", p.text) for p in event.parts if isinstance(p, TextPart))
+        case AssistantMessage():
+            yield "reasoning", event.reasoning
+            yield "answer", event.content
+            yield from (("call", call.arguments) for call in event.calls)
+        case ToolResult():
+            yield "result", event.text
+        case _:
+            pass
+
+
+def _export(args: argparse.Namespace, folder: Path) -> int:
+    from .export import markdown, stream_json
+
+    path = find(folder, args.session)
+    session = path.name.removesuffix(SUFFIX)
+    events = read(path)
+    if args.format == "markdown":
+        data = markdown(session, events).encode("utf-8", "backslashreplace")
+    elif args.format == "stream-json":
+        data = b"".join(stream_json(session, events))
+    else:
+        data = path.read_bytes()
+    if args.out is not None:
+        args.out.write_bytes(data)
+    else:
+        sys.stdout.buffer.write(data)
+    return 0
+
+
+def _fork(args: argparse.Namespace, folder: Path) -> int:
+    source = find(folder, args.session)
+    kept = list(_until(read(source), args.at))
+    fresh = new_session_id()
+    with Store.create(folder, fresh) as store:
+        for event in kept:
+            if isinstance(event, SessionStarted):
+                origin = source.name.removesuffix(SUFFIX)
+                event = event.model_copy(update={"session": fresh, "forked_from": origin})
+            store.append(event)
+    files = source.with_suffix(".files")
+    if files.is_dir():
+        shutil.copytree(files, folder / f"{fresh}.files", symlinks=True)
+    print(fresh)
+    return 0
+
+
+def _until(events: list[AnyEvent], step: int | None) -> list[AnyEvent]:
+    """The log up to and with a step, its results included."""
+    if step is None:
+        return events
+    steps = [event for event in events if isinstance(event, AssistantMessage)]
+    if step not in {reply.step for reply in steps}:
+        raise StoreError(f"there is no step {step}: the session has steps 1 to {len(steps)}.")
+    later = [reply.seq for reply in steps if reply.step > step]
+    if not later:
+        return events
+    # What led to the next step (its request, the user's words before it) is not part of this one.
+    results = [e.seq for e in events if isinstance(e, ToolResult | AssistantMessage)]
+    last = max(seq for seq in results if seq < later[0])
+    return events[: last + 1]
+
+
+def _remove(args: argparse.Namespace, folder: Path) -> int:
+    paths = [find(folder, name) for name in args.session]
+    for path in paths:
+        session = path.name.removesuffix(SUFFIX)
+        try:
+            Store.open(folder, session).close()
+        except SessionInUseError:
+            raise
+        except StoreError:
+            pass  # damaged: all the more reason to let it go
+        path.unlink()
+        shutil.rmtree(path.with_suffix(".files"), ignore_errors=True)
+        for suffix in (".result.json", ".lock"):
+            path.with_suffix(suffix).unlink(missing_ok=True)
+        print(f"removed {session}")
+    return 0
