@@ -14,7 +14,6 @@ COMMANDS = {
     "approve": ("approve what a session waits for, and go on", "agent.run_cli"),
     "deny": ("deny what a session waits for, and go on", "agent.run_cli"),
     "answer": ("answer a session's question, and go on", "agent.run_cli"),
-    "state": ("look after saved model states", "model.state_cli"),
     "undo": ("put back what a session changed", "agent.undo_cli"),
     "sessions": ("list, show, search, export, fork or remove sessions", "agent.sessions_cli"),
     "policy": ("explain what a command would do and what decides it", "agent.policy_cli"),
