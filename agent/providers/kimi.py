@@ -10,6 +10,7 @@ import asyncio
 import codecs
 import hashlib
 import json
+import logging
 import random
 import re
 import socket
@@ -433,6 +434,9 @@ class KimiProvider:
     def _error(self, failure: AttemptError) -> ProviderError:
         return ProviderError(failure.kind, self._redact(failure.message), status=failure.status)
 
+
+# httpx logs each URL, with a query that may hold a key.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 _HOST = re.compile(r"[\w.:%-]+")
 _ASSISTANT = b'{"role":"assistant"'
