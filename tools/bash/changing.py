@@ -28,8 +28,6 @@ ROWS: tuple[Row, ...] = (
     Row("chmod", "-R -c -f -v --recursive --changes --silent --verbose", "text write*",
         yes=("chmod +x bin/tool", "chmod 644 README.md"),
         no=("chmod +x /bin/x", "chmod --reference=/etc/x a")),
-    Row("mktemp", "-d -q -u --directory --quiet", "write*",
-        yes=("mktemp build/x.XXXX",), no=("mktemp -p /tmp x.XXXX", "mktemp ../x.XXXX")),
 )  # fmt: skip
 
 _COPY = {
