@@ -50,6 +50,8 @@ class Patience:
     """Without a byte, for a reply that is not streamed."""
     tail: float = 5.0
     """After the finish reason, for the usage and the end of the stream."""
+    drain: float = 0.25
+    """After the end of the stream, for the end of the response: the connection is kept then."""
     attempts: int = 10
     first_attempts: int = 3
     """While the endpoint has never been reached: its address may simply be wrong."""
@@ -226,19 +228,19 @@ class KimiProvider:
     ) -> AsyncGenerator[Delta]:
         """Take in a streamed reply; return when it is complete."""
         patience, where = self._patience, self.endpoint
-        watch = _Watch(response, patience.idle_bytes, where)
+        watch = _Watch(response, patience, where)
         most = 256 * request.max_completion_tokens + 65536
-        empty = 0
         done = False
         async with aclosing(EventSource(response).aiter_sse()) as events:
-            while not done:
+            while True:
                 finished = assembly.finish_reason is not None
+                wait = patience.tail if finished else patience.progress
                 try:
-                    async with asyncio.timeout(patience.tail if finished else patience.progress):
+                    async with asyncio.timeout(patience.drain if done else wait):
                         event = await anext(events, None)
                 except (TimeoutError, httpx.TransportError, AttemptError) as error:
-                    if finished:  # the reply is complete, only its end is missing
-                        return
+                    if finished or done:  # the reply is complete, only its end is missing
+                        break
                     if isinstance(error, TimeoutError):
                         raise AttemptError(
                             "timeout",
@@ -248,7 +250,7 @@ class KimiProvider:
                     raise
                 if event is None:
                     break
-                done = event.data == "[DONE]"
+                done = done or event.data == "[DONE]"
                 if done or not event.data:
                     continue
                 chunk = _chunk(event.data, where)
@@ -256,18 +258,7 @@ class KimiProvider:
                 deltas, moved = assembly.add(chunk)
                 for delta in deltas:
                     yield delta
-                if moved:
-                    empty = 0
-                    watch.progress()
-                else:
-                    empty += 1
-                if empty > patience.empty_deltas:
-                    raise AttemptError(
-                        "protocol",
-                        f"{where} sent {empty:,} empty pieces of a reply in a row.",
-                        retry=True,
-                        stream_broken=True,
-                    )
+                watch.progress(moved)
                 if assembly.size > most:
                     raise AttemptError(
                         "protocol",
@@ -529,29 +520,39 @@ class _Place:
 
 
 class _Watch(httpx.AsyncByteStream):
-    """Stands before a response's bytes: strict UTF-8, and not too many without progress."""
+    """Stands before a response's bytes: strict UTF-8, and not too much without progress."""
 
-    def __init__(self, response: httpx.Response, most: int, where: str) -> None:
+    def __init__(self, response: httpx.Response, patience: Patience, where: str) -> None:
         assert isinstance(response.stream, httpx.AsyncByteStream)
         self._inner = response.stream
-        self._most = most
+        self._patience = patience
         self._where = where
-        self._since = 0
+        self._bytes = 0
+        self._empty = 0
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
         response.stream = self
         # Event streams are UTF-8, whatever the header says or leaves out.
         response.headers["content-type"] = "text/event-stream; charset=utf-8"
 
-    def progress(self) -> None:
-        self._since = 0
+    def progress(self, moved: bool) -> None:
+        """Note a chunk that brought the reply forward, or did not."""
+        self._bytes = 0 if moved else self._bytes
+        self._empty = 0 if moved else self._empty + 1
+        if self._empty > self._patience.empty_deltas:
+            raise AttemptError(
+                "protocol",
+                f"{self._where} sent {self._empty:,} empty pieces of a reply in a row.",
+                retry=True,
+                stream_broken=True,
+            )
 
     async def __aiter__(self) -> AsyncGenerator[bytes]:
         async for data in self._inner:
-            self._since += len(data)
-            if self._since > self._most:
+            self._bytes += len(data)
+            if self._bytes > self._patience.idle_bytes:
                 raise AttemptError(
                     "timeout",
-                    f"{self._where} sent {self._since / 1e6:.0f} MB that brought the reply no "
+                    f"{self._where} sent {self._bytes / 1e6:.1f} MB that brought the reply no "
                     "further.",
                     retry=True,
                     stream_broken=True,

@@ -82,6 +82,8 @@ class ScriptedServer:
         """Requests that the script could not answer or did not expect."""
         self.url = ""
         """Base URL, once started."""
+        self.connections = 0
+        """Connections ever made."""
         self.open = 0
         """Connections now open."""
         self.dropped = 0
@@ -110,6 +112,7 @@ class ScriptedServer:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self.connections += 1
         self.open += 1
         try:
             early = b""

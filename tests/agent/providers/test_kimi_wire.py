@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ async def test_one_connection_for_all_requests(bench: Any) -> None:
     provider = bench.connect(server)
     for _ in range(3):
         await bench.ask(provider)
-        assert server.open == 1
+    assert server.connections == 1
 
 
 # --- the reply ----------------------------------------------------------------------------------
@@ -254,6 +255,15 @@ async def test_complete_reply_whose_end_is_missing_is_kept(bench: Any, fault: An
     server = await bench.serve([{"content": "c", "faults": [fault]}])
     heard = await bench.ask(bench.connect(server))
     assert (heard.reply.content, heard.reply.usage, heard.waits) == ("c", None, [])
+
+
+async def test_a_response_that_stays_open_after_its_end_is_not_waited_for(bench: Any) -> None:
+    stall = {"kind": "stall", "after": 99, "keepalive": 0.01}
+    server = await bench.serve([{"content": "c", "faults": [stall]}])
+    began = time.monotonic()
+    heard = await bench.ask(bench.connect(server, patience={"tail": 60}))
+    assert (heard.reply.content, heard.waits) == ("c", [])
+    assert time.monotonic() - began < 2
 
 
 async def test_usage_is_counted_from_the_shared_prefix(bench: Any) -> None:
