@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
+from typing import Any, NoReturn
 
 from . import __version__
 
@@ -45,13 +47,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has gone; there is nobody to tell.
         sys.stderr.close()
         return 0
+    except Exception as error:  # noqa: BLE001 - no traceback reaches a user
+        print(f"unabridged: internal error: {_where(error)}. Please report it.", file=sys.stderr)
+        return 1
     return code
 
 
-def build_parser(wanted: str) -> argparse.ArgumentParser:
+def _where(error: BaseException) -> str:
+    """An error of ours in one line, with the place it comes from."""
+    import traceback
+
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({last.filename}, line {last.lineno})"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line that says what to do; sub-parsers are of its kind."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and exit 2."""
+        self.exit(2, f"{self.prog}: {message}; see `{self.prog} --help`.\n")
+
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - it is overloaded
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
+        """Parse; an unknown option is the error of the command it was given to."""
+        known, rest = super().parse_known_args(args, namespace)
+        if rest:
+            unknown = rest[0].partition("=")[0]
+            close = get_close_matches(unknown, self._option_string_actions, 1)
+            what = "unknown option" if unknown.startswith("-") else "one argument too many:"
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            self.error(f"{what} {unknown}{hint}")
+        return known, rest
+
+
+def build_parser(wanted: str) -> Parser:
     """The parser, whole for the wanted command and a line for each other one."""
-    parser = argparse.ArgumentParser(prog="unabridged", description=DESCRIPTION, allow_abbrev=False)
+    parser = Parser(prog="unabridged", description=DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"unabridged {__version__}")
+    if wanted not in COMMANDS and wanted and not wanted.startswith("-"):
+        close = get_close_matches(wanted, COMMANDS, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        parser.error(f"no command {wanted!r}{hint}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, (line, module) in COMMANDS.items():
         if name == wanted:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -169,9 +170,9 @@ def load_config(
         (mine.model.base_url, str(user)),
         (DEFAULT_BASE_URL, "default"),
     )
-    if not re.match(r"https?://[^/\s]+", base_url):
+    if not _is_endpoint(base_url):
         raise ConfigError(
-            f"{base_url!r} ({origin['base_url']}) is no endpoint: give the address up to /v1, "
+            f"{without_secrets(base_url)!r} ({origin['base_url']}) is no endpoint: give the address up to /v1, "
             "like http://127.0.0.1:8000/v1."
         )
     effort = pick(
@@ -213,6 +214,19 @@ def load_config(
         rules=(*_owned(mine.rule, user), *_narrowing(theirs.rule, project)),
         origin=origin,
     )  # fmt: skip
+
+
+def _is_endpoint(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def without_secrets(url: str) -> str:
+    """A base URL, well-formed or not, without its user, password, query and last slash."""
+    return re.sub(r"^(\w+://)?[^/@]*@", r"\1", url.partition("?")[0]).rstrip("/")
 
 
 def load_rules(path: Path) -> tuple[Rule, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from .budget import Price
-from .config import Config, ConfigError
+from .config import Config, ConfigError, without_secrets
 from .events import Usage
 from .providers.base import Provider
 
@@ -29,11 +29,11 @@ def connect(config: Config, env: Mapping[str, str] = os.environ) -> Provider:
         credential = find(config.base_url, env)
     except CredentialError as error:
         raise ConfigError(str(error)) from error
-    host = urlsplit(config.base_url).hostname or ""
-    if credential is None and not is_local(host):
+    url = urlsplit(config.base_url)
+    if credential is None and not (url.username or url.query or is_local(url.hostname or "")):
         raise ConfigError(
-            f"no key for {config.base_url}: set UNABRIDGED_API_KEY, or point to another endpoint "
-            "with --base-url or UNABRIDGED_BASE_URL."
+            f"no key for {without_secrets(config.base_url)}: set UNABRIDGED_API_KEY, or point to "
+            "another endpoint with --base-url or UNABRIDGED_BASE_URL."
         )
     key = credential.value if credential is not None else None
     try:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Literal
 
+from .budget import Spent
+from .core import ended
 from .events import (
     AnyEvent,
     Approval,
@@ -27,9 +28,9 @@ from .events import (
     to_line,
 )
 from .exits import Exit
-from .export import stream_json
+from .export import stream_head, stream_json
 from .providers.base import Delta, Notice, Waiting
-from .result import Result
+from .result import Result, build_result
 from .session import Session
 from .store import StoreError
 
@@ -46,8 +47,8 @@ class Output:
     """Where a run reports to."""
 
     format: Format = "text"
-    trace: Path | None = None
-    """Also write the stream-JSON there."""
+    trace: IO[bytes] | None = None
+    """Also write the stream-JSON there; closed at the end."""
     quiet: bool = False
 
 
@@ -63,31 +64,51 @@ async def run_headless(
             async for item in session.start(words):
                 reporter.show(item)
             result = session.result()
-        except StoreError as error:
-            # The log cannot be written, so the result goes to standard output only.
+            write_result(session, result)
+        except (StoreError, OSError) as error:
+            # The disk does not take it, so the result goes to standard output only.
             result = session.result(failure=str(error))
+            reporter.fail(result)
+        else:
             reporter.finish(result)
-            print(f"unabridged: {error}", file=sys.stderr)
-            return int(Exit.INTERNAL)
         finally:
             for number in SIGNALS:
                 loop.remove_signal_handler(number)
-        reporter.finish(result)
-        try:
-            write_result(session, result)
-        except OSError as error:
-            print(f"unabridged: result not written: {error}", file=sys.stderr)
-            return int(Exit.INTERNAL)
-    return result.exit_code
+    return int(Exit.INTERNAL) if reporter.incomplete else result.exit_code
 
 
 def write_result(session: Session, result: Result) -> None:
-    """Beside the log, atomically."""
+    """Beside the log, atomically; nothing of it, nor an older one, is left where that fails."""
     path = session.core.store.path.with_suffix(".result.json")
     fresh = path.with_suffix(".new")
-    fresh.touch(mode=0o600)
-    fresh.write_bytes(result_json(result) + b"\n")
-    os.replace(fresh, path)  # noqa: PTH105 - the atomic one, by its name
+    try:
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(result_json(result) + b"\n")
+        os.replace(fresh, path)  # noqa: PTH105 - the atomic one, by its name
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        raise
+
+
+def report_failure(reason: str, format: Format) -> int:  # noqa: A002 - the name of the option
+    """A run that could not begin for want of storage: one line, and the result where it is read."""
+    print(f"unabridged: {reason}", file=sys.stderr)
+    result = build_result(
+        session="", events=(), ended=ended(Exit.INTERNAL, reason), spent=Spent(), files_changed=(),
+        seconds=0.0,
+    )  # fmt: skip
+    if format == "json":
+        _to_stdout(result_json(result) + b"\n")
+    elif format == "stream-json":
+        _to_stdout(stream_head("") + result_line(result))
+    return result.exit_code
+
+
+def result_line(result: Result) -> bytes:
+    """The last line of the stream-JSON."""
+    document = {"type": "result", **result.model_dump(mode="json")}
+    return json.dumps(document).encode("ascii") + b"\n"
 
 
 def result_json(result: Result) -> bytes:
@@ -96,32 +117,47 @@ def result_json(result: Result) -> bytes:
 
 
 class Reporter:
-    """Shows a run in the chosen format. Standard output holds the result, standard error the way."""
+    """Shows a run in the chosen format. Standard output holds the result, standard error the way.
+
+    A reader that goes away or a disk that is full does not stop the run.
+    """
 
     def __init__(self, session: Session, output: Output) -> None:
+        self.incomplete = False
+        """Whether something could not be written that somebody still wants."""
         self._output = output
         self._session = session
-        self._sinks: list[Callable[[bytes], object]] = []
-        self._file: IO[bytes] | None = None
+        self._lost: set[IO[bytes]] = set()
         self._names: dict[str, str] = {}
 
     def __enter__(self) -> Reporter:
-        if self._output.trace is not None:
-            self._file = self._output.trace.open("wb")
-            self._sinks.append(self._file.write)
-        if self._output.format == "stream-json":
-            self._sinks.append(_to_stdout)
         for line in stream_json(self._session.id, self._session.events):
             self._line(line)
         return self
 
     def __exit__(self, *_error: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        if self._output.trace is not None:
+            with contextlib.suppress(OSError):  # what it could not take was reported
+                self._output.trace.close()
 
     def _line(self, line: bytes) -> None:
-        for sink in self._sinks:
-            sink(line)
+        if self._output.trace is not None:
+            self._write(self._output.trace, line)
+        if self._output.format == "stream-json":
+            self._write(sys.stdout.buffer, line)
+
+    def _write(self, file: IO[bytes], data: bytes) -> None:
+        if file in self._lost:
+            return
+        try:
+            file.write(data)
+            file.flush()
+        except OSError as error:
+            self._lost.add(file)
+            _silence(file)
+            if not isinstance(error, BrokenPipeError):
+                self.incomplete = True
+                self._warn(f"{file.name}: {error.strerror}; what follows is not written there.")
 
     def show(self, item: AnyEvent | Delta) -> None:
         """One event or delta."""
@@ -136,16 +172,28 @@ class Reporter:
 
     def finish(self, result: Result) -> None:
         """The end of the run."""
-        document = json.dumps({"type": "result", **result.model_dump(mode="json")})
-        self._line(document.encode("ascii") + b"\n")
+        self._line(result_line(result))
         if self._output.format == "json":
-            _to_stdout(result_json(result) + b"\n")
+            self._write(sys.stdout.buffer, result_json(result) + b"\n")
         elif self._output.format == "text":
-            _to_stdout(summary(result).encode("utf-8", "backslashreplace"))
+            self._write(sys.stdout.buffer, summary(result).encode("utf-8", "backslashreplace"))
+
+    def fail(self, result: Result) -> None:
+        """The end of a run that could not be kept: its result is on standard output only."""
+        self._warn(result.reason)
+        self._line(result_line(result))
+        if self._output.format != "stream-json":
+            self._write(sys.stdout.buffer, result_json(result) + b"\n")
 
     def _say(self, text: str) -> None:
         if not self._output.quiet:
-            print(printable(text), file=sys.stderr, flush=True)
+            self._write(
+                sys.stderr.buffer, f"{printable(text)}\n".encode("utf-8", "backslashreplace")
+            )
+
+    def _warn(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"unabridged: {text}", file=sys.stderr, flush=True)
 
     def _tell(self, event: object) -> None:
         """A few lines of an event, for a person who watches."""
@@ -209,6 +257,13 @@ def _to_stdout(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
+def _silence(file: IO[bytes]) -> None:
+    """Let what is still buffered go nowhere, so that the exit does not fail on it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, file.fileno())
+    os.close(nowhere)
+
+
 def summary(result: Result) -> str:
     """The end of a run in plain words."""
     lines = [printable(result.summary)] if result.summary else []
@@ -231,7 +286,7 @@ def summary(result: Result) -> str:
     cost = "unknown" if result.cost_usd is None else f"{result.cost_usd:.4f} USD"
     tokens = result.tokens
     lines.append(
-        f"{result.exit_name} ({result.exit_code}): {printable(result.reason)}. {result.steps} steps, "
+        f"{result.exit_name} ({result.exit_code}): {printable(result.reason).rstrip('.')}. {result.steps} steps, "
         f"{tokens.prompt:,} tokens in ({tokens.cached:,} cached), {tokens.completion:,} out, "
         f"cost {cost}, {result.seconds:.1f} s. Session {result.session}"
     )

@@ -18,7 +18,7 @@ from .policy import Mode, Rule, parse_allow
 if TYPE_CHECKING:
     from .core import OnAsk
     from .headless import Output
-    from .session import Settings
+    from .session import Session, Settings
 
 USAGE = 2
 MAX_IMAGE = 20 << 20
@@ -118,16 +118,22 @@ def _output_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
     return value
 
 
 def _amount(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not an amount")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0")
     return value
 
 
@@ -150,8 +156,9 @@ def _guarded(command: Any) -> Any:
             print(f"unabridged: {error}", file=sys.stderr)
             return USAGE
         except (StoreError, ReplayError) as error:
-            print(f"unabridged: {error}", file=sys.stderr)
-            return 1
+            from .headless import report_failure
+
+            return report_failure(str(error), args.output)
 
     return run
 
@@ -175,10 +182,12 @@ def run_command(args: argparse.Namespace) -> int:
         _note(args, f"{name} changed since it was trusted and is not followed: `unabridged trust`.")
     config = load_config(_flags(args), project=trusted.settings)
     settings = _settings(args, config, instructions=trusted.instructions)
+    provider = _provider(args, config)
+    output = _output(args)
     from .session import Session
 
-    session = Session.create(root, _provider(args, config), settings, folder)
-    return asyncio.run(_drive(args, session, words))
+    session = Session.create(root, provider, settings, folder)
+    return asyncio.run(_drive(session, words, output))
 
 
 def _go_on(
@@ -187,9 +196,11 @@ def _go_on(
     from .session import Session
 
     config, settings = _resumed(args, folder, name)
+    provider = _provider(args, config)
+    output = _output(args)
     repo = find_repo(args.repo)
-    session = Session.resume(name, _provider(args, config), settings, folder, repo=repo)
-    return asyncio.run(_drive(args, session, words))
+    session = Session.resume(name, provider, settings, folder, repo=repo)
+    return asyncio.run(_drive(session, words, output))
 
 
 def decide_command(args: argparse.Namespace) -> int:
@@ -199,6 +210,7 @@ def decide_command(args: argparse.Namespace) -> int:
     folder = sessions_folder(args)
     config, settings = _resumed(args, folder, args.session)
     provider = _provider(args, config) if not args.no_resume else _no_provider()
+    output = _output(args)
     session = Session.resume(args.session, provider, settings, folder)
     try:
         if args.command == "answer":
@@ -214,7 +226,7 @@ def decide_command(args: argparse.Namespace) -> int:
     if args.no_resume:
         session.core.store.close()
         return 0
-    return asyncio.run(_drive(args, session, None))
+    return asyncio.run(_drive(session, None, output))
 
 
 def _choose(pending: Sequence[Any], only: str | None) -> list[str]:
@@ -295,15 +307,22 @@ def _settings(
     )
 
 
-async def _drive(args: argparse.Namespace, session: Any, words: tuple[Part, ...] | None) -> int:
-    from .headless import Output, run_headless
+async def _drive(session: Session, words: tuple[Part, ...] | None, output: Output) -> int:
+    from .headless import run_headless
 
     async with session:
-        return await run_headless(session, words, _output(args, Output))
+        return await run_headless(session, words, output)
 
 
-def _output(args: argparse.Namespace, kind: type[Output]) -> Output:
-    return kind(format=args.output, trace=args.trace, quiet=args.quiet)
+def _output(args: argparse.Namespace) -> Output:
+    """Where to report to; the trace is opened, so that a session is made only if it can be."""
+    from .headless import Output
+
+    try:
+        trace = args.trace.open("wb") if args.trace is not None else None
+    except OSError as error:
+        raise ConfigError(f"{args.trace}: {error.strerror}: the trace cannot go there.") from error
+    return Output(format=args.output, trace=trace, quiet=args.quiet)
 
 
 # --- pieces --------------------------------------------------------------------------------------

@@ -156,6 +156,14 @@ class Store:
             self._fd = -1
             self._lock.release()
 
+    def discard(self) -> None:
+        """Close a log that never came to be used, and leave nothing of it."""
+        self.close()
+        for suffix in (SUFFIX, ".lock"):
+            self.path.with_suffix(suffix).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.path.with_suffix(".files").rmdir()
+
     def __enter__(self) -> Store:
         return self
 
