@@ -154,7 +154,7 @@ class Session:
             session = cls(root, store, provider, settings)
             session._open(loaded)
         except BaseException:
-            store.close()
+            store.discard()
             raise
         return session
 
