@@ -52,11 +52,13 @@ class Patience:
     """After the finish reason, for the usage and the end of the stream."""
     drain: float = 0.25
     """After the end of the stream, for the end of the response: the connection is kept then."""
+    error_body: float = 10.0
+    """For the words of an HTTP error."""
     attempts: int = 10
     first_attempts: int = 3
     """While the endpoint has never been reached: its address may simply be wrong."""
-    protocol_attempts: int = 4
-    """For replies that are wrong in themselves: each one costs its tokens."""
+    costly_attempts: int = 4
+    """For stalls and for replies that are wrong in themselves: each costs its time and tokens."""
     first_wait: float = 1.0
     longest_wait: float = 60.0
     """Between attempts, where the server does not say."""
@@ -193,7 +195,7 @@ class KimiProvider:
         async with self._exchange("POST", "/chat/completions", body, limit) as response:
             kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
             if response.status_code != 200:
-                data = await _read(response, 1 << 16)
+                data = await _read_soon(response, self._patience.error_body)
                 raise faults.from_response(
                     response.status_code, response.headers, data, asked, time.time()
                 )
@@ -299,6 +301,8 @@ class KimiProvider:
             finally:
                 await response.aclose()
         except (httpx.HTTPError, OSError) as error:
+            if not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.ProxyError):
+                self._reached = True
             raise _transport_failure(error, self.endpoint, idle, self._reached) from error
 
     # --- the request -----------------------------------------------------------------------------
@@ -367,8 +371,8 @@ class KimiProvider:
         patience = self._patience
         if not self._reached:
             return min(patience.attempts, patience.first_attempts)
-        if wrong := sum(failure.kind == "protocol" for failure in failures):
-            return min(patience.attempts, len(failures) - wrong + patience.protocol_attempts)
+        if costly := sum(failure.kind in {"protocol", "timeout"} for failure in failures):
+            return min(patience.attempts, len(failures) - costly + patience.costly_attempts)
         return patience.attempts
 
     def _next_wait(self, failures: Sequence[AttemptError]) -> float:
@@ -579,6 +583,15 @@ async def _read(response: httpx.Response, most: int) -> bytes:
         if size >= most:
             break
     return b"".join(parts)[:most]
+
+
+async def _read_soon(response: httpx.Response, seconds: float) -> bytes:
+    """The start of a body, or nothing where it does not come: the status alone says enough."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read(response, 1 << 16)
+    except (TimeoutError, httpx.TransportError):
+        return b""
 
 
 def _chunk(data: str, where: str) -> dict[str, Any]:

@@ -129,6 +129,30 @@ async def test_retry_after_too_long_is_not_waited_for(bench: Any) -> None:
     assert len(server.requests) == 1
 
 
+async def test_stalls_are_waited_out_four_times_at_most(bench: Any) -> None:
+    error, server = await failing(bench, *[{"kind": "stall"}] * 9, patience={"idle": 0.02})
+    assert (error.kind, len(server.requests)) == ("timeout", 4)
+
+
+@pytest.mark.parametrize("stall", [True, False])
+async def test_an_error_counts_though_its_words_do_not_come(bench: Any, stall: bool) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 -\r\nContent-Length: 50\r\n\r\n{")
+        await writer.drain()
+        if stall:
+            await reader.read(1 << 16)
+            await reader.read(1 << 16)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        with pytest.raises(ProviderError, match="refused the API key") as raised:
+            await bench.ask(bench.connect(url, "sk-some-key", patience={"error_body": 0.05}))
+    assert raised.value.status == 401
+
+
 async def test_replies_wrong_in_themselves_are_paid_for_four_times_at_most(bench: Any) -> None:
     error, server = await failing(bench, *[{"kind": "leak"}] * 10)
     assert (error.kind, len(server.requests)) == ("protocol", 4)

@@ -176,6 +176,15 @@ async def test_counts_of_tokens_follow_the_bytes(bench: Any) -> None:
     assert 1000 <= second.cached <= first.prompt < second.prompt
 
 
+def test_playing_a_script_in_process_imports_no_http_client() -> None:
+    code = (
+        "import sys, unabridged.agent.providers.scripted\n"
+        "print({'httpx', 'openai', 'torch', 'keyring'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 # --- files ----------------------------------------------------------------------------------------
 
 
