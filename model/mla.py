@@ -100,6 +100,8 @@ class GatedMLA(nn.Module):
         pieces = zip(q.split(list(lengths)), latents.split(list(lengths)), strict=True)
         outputs: list[Tensor] = []
         for i, (q_i, new) in enumerate(pieces):
+            if len(new) == 0:
+                continue
             if states is None:
                 outputs.append(self.materialised(q_i, new[:0], new))
                 continue
