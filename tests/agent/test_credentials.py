@@ -153,11 +153,11 @@ def test_keyring_that_hangs_is_left(
     ring: Ring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "KEYRING_SECONDS", 0.05)
-    ring.delay = 1.0
+    ring.delay = 3.0
     began = time.monotonic()
     with pytest.raises(CredentialError, match="does not answer"):
         find(OTHER, {}, folder=tmp_path)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 2
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
