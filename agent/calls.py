@@ -35,8 +35,6 @@ class BadCall(Exception):  # noqa: N818 - it is the model's mistake, not ours
 def replay_exceptions(reply: AssistantMessage) -> list[OwnException]:
     """Where this reply cannot go back as it came, by its own content alone."""
     seq, own = reply.seq, reply.hash
-    if not (reply.calls or reply.content or reply.reasoning or reply.reasoning_details):
-        return [EmptySkipped(message=seq, hash=own, reason="nothing in it")]
     exceptions: list[OwnException] = []
     for position, call in enumerate(reply.calls, 1):
         if reply.finish_reason == "length" and position == len(reply.calls):
@@ -47,6 +45,10 @@ def replay_exceptions(reply: AssistantMessage) -> list[OwnException]:
             exceptions.append(
                 ArgumentsQuoted(message=seq, hash=own, reason=reason, call_id=call.id)
             )
+    dropped = sum(isinstance(exception, CallDropped) for exception in exceptions)
+    said = reply.content or reply.reasoning or reply.reasoning_details
+    if not said and len(reply.calls) == dropped:
+        exceptions.append(EmptySkipped(message=seq, hash=own, reason="nothing in it"))
     return exceptions
 
 

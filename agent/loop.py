@@ -11,7 +11,7 @@ import time
 from contextlib import aclosing
 
 from .budget import reached
-from .calls import missing_exceptions
+from .calls import replay_exceptions
 from .core import Core, ended
 from .events import (
     AssistantMessage,
@@ -49,6 +49,7 @@ THINK_ONLY = (
     "You stopped after thinking, without an answer or a call. Go on: act through a tool, or call "
     "finish."
 )
+GO_ON = "Go on with the task: act through a tool, or call finish."
 CUT = (
     "Your last call was cut by the output limit and was not run. Send it again, smaller: write "
     "large files in parts, the first with write, the rest appended with edit."
@@ -69,8 +70,6 @@ class Loop:
 
         Cancelling the task logs an `interruption` and raises CancelledError.
         """
-        if self.core.state.reply is not None:
-            self._note_exceptions(self.core.state.reply)
         end: RunEnded | None = None
         while end is None:
             if self.core.view.open_calls:
@@ -95,11 +94,15 @@ class Loop:
         later = self.core.store.events[reply.seq + 1 :] if reply else []
         if reply is None or any(isinstance(e, UserMessage) for e in later):
             return None
-        cut = sum(isinstance(event, CallDropped) for event in later)
+        cut = any(isinstance(event, CallDropped) for event in later)
+        if reply.calls and not cut:
+            return None
+        if any(isinstance(event, RunEnded) for event in later):
+            # A run ended on this reply already, and the user wants the session to go on.
+            self._say(CUT if cut else GO_ON)
+            return None
         if cut:
             return self._after_cut()
-        if reply.calls:
-            return None
         if reply.content.strip():
             if self.core.on_ask == "wait":
                 return ended(Exit.DONE, "the model answered")
@@ -209,7 +212,8 @@ class Loop:
                 seconds=round(time.monotonic() - began, 3),
             )
         )
-        self._note_exceptions(message)
+        for exception in replay_exceptions(message):
+            core.append(exception)
         return None
 
     async def _receive(self, request: Request) -> Reply:
@@ -233,10 +237,6 @@ class Loop:
         if error.kind == "context_overflow" and smaller:
             return None
         return ended(Exit.PROVIDER, error.message)
-
-    def _note_exceptions(self, reply: AssistantMessage) -> None:
-        for exception in missing_exceptions(reply, self.core.store.events):
-            self.core.append(exception)
 
 
 class Partial:

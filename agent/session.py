@@ -17,7 +17,7 @@ from ..tools.registry import declarations, default_tools
 from ..tools.sandbox import Mode as SandboxMode
 from ..tools.sandbox import Sandbox
 from .budget import Limits, Price
-from .calls import AnyTool, BadCall, understand
+from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
 from .context.load import Load, load
 from .core import Core, OnAsk, ended
@@ -56,7 +56,7 @@ INTERRUPTED = (
     "Interrupted: the harness stopped before the result of this call was recorded. Outcome "
     "unknown: it may have run, in part or whole. Look before you repeat it."
 )
-MOVED_ON = "Not run: the user did not approve it and gave new instructions instead."
+MOVED_ON = "Not run: the user gave new instructions instead."
 
 
 class SessionError(Exception):
@@ -217,8 +217,11 @@ class Session:
         """
         if self._task is not None:
             raise SessionError("the session is already running.")
-        self.ended, self._cancelled = None, None
+        self.ended, self._cancelled, self.jobs_killed = None, None, ()
+        self._queue = asyncio.Queue()
+        self.core.emit = self._queue.put_nowait
         self._task = asyncio.create_task(self._run(words))
+        self._task.add_done_callback(lambda _task: self._queue.put_nowait(None))
         try:
             while (item := await self._queue.get()) is not None:
                 yield item
@@ -228,6 +231,8 @@ class Session:
                 self.cancel()
                 await asyncio.wait({self._task})
             self._task = None
+            if self.settings.on_ask != "wait":
+                await self._end_jobs()
 
     async def _run(self, words: str | Sequence[Part] | None) -> None:
         try:
@@ -243,8 +248,10 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the log ends honestly
             self.ended = self._broken(error)
-        finally:
-            self._queue.put_nowait(None)
+
+    async def _end_jobs(self) -> None:
+        """Leave no command running, and remember which were."""
+        self.jobs_killed += tuple(job.command for job in await self.processes.close())
 
     def _open(self, loaded: Load) -> None:
         """The first events: who, what the model is told, the repository. Adds what is missing.
@@ -280,7 +287,10 @@ class Session:
         core, settings = self.core, self.settings
         if words is None and not any(isinstance(event, UserMessage) for event in self.events):
             raise SessionError(f"session {self.id} has no task yet: give one.")
-        open_calls, waiting = core.view.open_calls, self._stopped_to_wait()
+        if core.state.reply is not None:
+            for exception in missing_exceptions(core.state.reply, self.events):
+                core.append(exception)
+        open_calls, waiting = core.view.open_calls, self._waiting()
         limits = cast("dict[str, float]", settings.limits.model_dump(exclude_none=True))
         core.append(
             RunStarted(
@@ -306,14 +316,15 @@ class Session:
             parts = (TextPart(text=words),) if isinstance(words, str) else tuple(words)
             core.append(UserMessage(parts=parts), sync=True)
 
-    def _stopped_to_wait(self) -> bool:
-        """Whether the last run ended, in order, to wait for a person: its calls are still open."""
-        for event in reversed(self.events):
-            if isinstance(event, RunStarted):
-                return False
-            if isinstance(event, RunEnded):
-                return event.exit_code in (Exit.NEEDS_APPROVAL, Exit.NEEDS_ANSWER)
-        return False
+    def _waiting(self) -> bool:
+        """Whether the open calls wait for a person, or for the run that acts on what one said.
+
+        However the last run ended: where a call waits, none of its step has begun.
+        """
+        state = self.core.state
+        open_ids = {call.id for call in self.core.view.open_calls}
+        asks = {i for i, decision in state.decisions.items() if decision.decision == "ask"}
+        return bool(open_ids & (asks | state.asked)) and not open_ids & state.started
 
     def _broken(self, error: Exception) -> RunEnded:
         """An error of ours: logged with its trace, reported as one line."""
@@ -435,14 +446,15 @@ class Session:
         """Stop the run within a second, wherever it is."""
         if self._task is not None and not self._task.done():
             self._cancelled = code
-            self._task.cancel()
+            # Soon, not now: a task cancelled before its first step ends without a word.
+            self._task.get_loop().call_soon(self._task.cancel)
 
     async def close(self) -> None:
         """Stop what runs, let go of the log and of the model."""
         if self._task is not None and not self._task.done():
             self.cancel()
             await asyncio.wait({self._task})
-        await self.processes.close()
+        await self._end_jobs()
         self.core.undo.close()
         self.core.store.close()
         await self.provider.close()

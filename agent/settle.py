@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..tools.ask_user import AskUserArguments
 from ..tools.base import Context, Result, ToolError
@@ -25,11 +26,13 @@ from .effects import EffectKind
 from .events import (
     Approval,
     Call,
+    CallDropped,
     Checkpoint,
     Decision,
     Effects,
     Finish,
     ImagePart,
+    Interruption,
     Plan,
     Question,
     RunEnded,
@@ -66,12 +69,16 @@ class Settler:
         questions = [item for item in judged if self._needs_answer(item)]
         if waiting or questions:
             return await self._wait(waiting, questions)
-        if all(item.quiet for item in judged):
-            await asyncio.gather(*(self._run(item) for item in judged))
-        else:
-            for item in sorted(judged, key=lambda item: isinstance(item.args, FinishArguments)):
-                if not await self._run(item):
-                    break  # the world changed under it: decide what is left anew
+        # `finish` comes last, wherever it stands: it must know what became of the others.
+        closing = [item for item in judged if isinstance(item.args, FinishArguments)]
+        acting = [item for item in judged if not isinstance(item.args, FinishArguments)]
+        if all(item.quiet for item in acting):
+            if not all(await _together(map(self._run, acting))):
+                return None
+            acting = []
+        for item in (*acting, *closing):
+            if not await self._run(item):
+                break  # the world changed under it: decide what is left anew
         return None
 
     # --- before anything runs ----------------------------------------------------------------
@@ -148,7 +155,11 @@ class Settler:
                                      choices=item.args.choices))  # fmt: skip
         if core.on_ask == "wait":
             core.woken.clear()
-            await core.woken.wait()
+            try:
+                await core.woken.wait()
+            except asyncio.CancelledError:
+                core.append(Interruption(during="waiting"))
+                raise
             return None
         if waiting and core.on_ask == "deny":
             for item in waiting:
@@ -173,7 +184,9 @@ class Settler:
         if refusal is not None:
             self._log_result(item, Result(refusal, error=True))
             return True
-        self.core.append(ToolStarted(call_id=item.call.id))
+        # What a person approved must not run a second time, not even after a loss of power.
+        approved = item.call.id in self.core.state.approvals
+        self.core.append(ToolStarted(call_id=item.call.id), sync=approved)
         began = time.monotonic()
         async with self._watched(again) as watched:
             try:
@@ -248,7 +261,13 @@ class Settler:
         return await item.tool.run(item.args, context)
 
     def _step_failed(self) -> bool:
-        return any(result.error for result in self.core.state.results.values())
+        """Whether a call of this step failed, or was cut by the output limit."""
+        reply = self.core.state.reply
+        assert reply is not None
+        return any(
+            isinstance(event, CallDropped) or (isinstance(event, ToolResult) and event.error)
+            for event in self.core.store.events[reply.seq + 1 :]
+        )
 
     def _log_result(self, item: Judged, result: Result, seconds: float = 0.0) -> None:
         images = tuple(
@@ -309,6 +328,15 @@ class Watched:
             return result
         changed = (*result.changed, *(n for n in self.changed if n not in result.changed))
         return replace(result, changed=changed, data={**result.data, AFTER: self.after})
+
+
+async def _together(runs: Iterable[Coroutine[Any, Any, bool]]) -> list[bool]:
+    """Run side by side, and see every one to its end also when one of them breaks."""
+    outcomes = await asyncio.gather(*runs, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+    return [outcome is True for outcome in outcomes]
 
 
 def _may_change_anything(item: Judged) -> bool:

@@ -124,8 +124,11 @@ class State:
             if name not in self.changed:
                 self.changed.append(name)
         call = self.calls.get(result.call_id)
-        if call is not None and "command" in call.arguments:
-            self.commands[str(call.arguments["command"])] = result.exit_code
+        arguments = call.arguments if call is not None else {}
+        # What is told of a background job says which command it runs.
+        command = arguments.get("command", result.data.get("command"))
+        if command is not None:
+            self.commands[str(command)] = result.exit_code
 
     def prompt_tokens(self, size: int, tools_size: int) -> int:
         """Estimate for a request of `size` bytes: what was last reported, plus what was added."""

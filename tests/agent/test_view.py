@@ -124,7 +124,7 @@ def test_k1_k2_every_reply_goes_back_as_it_came_and_requests_extend_each_other(
         before = after
         dropped = reply.calls[-1:] if reply.finish_reason == "length" else ()
         kept = [call for call in reply.calls if call not in dropped]
-        if not (reply.reasoning or reply.content or reply.calls or reply.reasoning_details):
+        if not (reply.reasoning or reply.content or kept or reply.reasoning_details):
             assert [message["role"] for message in new] == ["user"]
             continue
         message, *rest = new
