@@ -8,7 +8,7 @@ path of this machine is in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -17,7 +17,7 @@ from .base import Base, Segment, Store, Told
 from .changes import NAMED, OPENING, change
 from .errors import Cancelled, ContextError, Stop, never
 from .manifest import manifest, news
-from .pack import PREAMBLE
+from .pack import PREAMBLE, Framed, frame, frame_text, unpack
 from .plan import LOAD_SHARE, TIGHT_SHARE, Budget, Level
 from .selection import AS_ASKED, NO_ROOM, Options, Part, Selection, read_part, select
 from .tokens import MESSAGE_TOKENS, Counter, Counts, Estimate, Exact, estimate
@@ -47,6 +47,8 @@ _SEGMENT_CHARS = 400_000
 """Longer text is cut by K3's tokeniser, and counts of parts would no longer add up."""
 _REBUILD_SHARE = 0.2
 """Part of the base that differences may grow to before it is built anew."""
+_STALE_SHARE = 0.15
+"""Part of it that differences to what keeps its place may cost then."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def load(
         loader = _Loader(root, window, options, counts, stop)
         previous = store.read()
         opened = loader.extend(previous, store) if previous and not rebuild else None
-        base, selection = opened or loader.build(previous)
+        base, selection = opened or loader.build(previous, stale=0.0 if rebuild else _STALE_SHARE)
         if base != previous:
             store.write(base, loader.contents)
         extra = loader.named(base, selection, named) if named else ()
@@ -155,6 +157,10 @@ class _Piece:
     text: str
     tokens: int
     files: dict[str, str] = field(default_factory=dict[str, str])
+    name: str = ""
+    """Of the file, in a base."""
+    told: Told | None = None
+    """What of the file, in a base."""
 
 
 class _Loader:
@@ -174,18 +180,27 @@ class _Loader:
         self.contents: dict[str, bytes] = {}
         """Digest -> bytes of files told by a diff: later diffs start from them."""
         self.extra_size = 0
-        around = 2 * MESSAGE_TOKENS * (self._most // self._limit + 1) + counts.text(PREAMBLE)
+        around = 2 * MESSAGE_TOKENS * (self._most // self._limit + 2) + counts.text(PREAMBLE)
         self._fixed = self._reserve + around
         if self._most - self._fixed < _SMALLEST_SEGMENT:
             raise ContextError(f"a window of {window:,} tokens is too small to load a repository.")
 
-    def build(self, previous: Base | None, named: Sequence[str] = ()) -> tuple[Base, Selection]:
-        """A base from the files as they are. What `previous` froze keeps its place if it can."""
+    def build(
+        self, previous: Base | None, named: Sequence[str] = (), stale: float = _STALE_SHARE
+    ) -> tuple[Base, Selection]:
+        """A base from the files as they are.
+
+        As much of what `previous` froze keeps its place as can, `stale` of its tokens being the
+        most that differences to it may cost. The rest, which is sent again anyway, is sorted so
+        that what changes stands late.
+        """
         budget = Budget(self._most - self._fixed, int(self._window * TIGHT_SHARE) - self._fixed)
         options = replace(self._options, named=named)
         selection = select(self._root, options, budget, self._counts, stop=self._stop)
-        parts = [selection.parts[name] for name in _order(selection, previous)]
-        whole = [part for part in parts if part.level is Level.WHOLE]
+        kept = list(self._kept(previous, selection, stale)) if previous else []
+        names = {piece.name for piece in kept}
+        rest = [one for one in _order(selection, previous) if one not in names]
+        whole = [part for part in selection.parts.values() if part.level is Level.WHOLE]
         closing = manifest(
             len(whole),
             sum(len(part.data) for part in whole),
@@ -193,10 +208,52 @@ class _Loader:
             selection.skipped,
             lambda text: self._counts.text(text) <= self._reserve,
         )
-        pieces = [self._piece(PREAMBLE), *map(_piece, parts), self._piece(closing)]
-        frozen = {part.name: Told(part.level, part.identity) for part in parts}
-        segments = tuple(_cut(pieces, self._limit))
-        return Base(segments, (), frozen, frozen, _left(selection)), selection
+        files = [*kept, *(_piece(selection.parts[name]) for name in rest)]
+        # The manifest stands alone: where the files end, a state can be kept and found again.
+        segments = (
+            *_cut([self._piece(PREAMBLE), *files], self._limit),
+            _segment([self._piece(closing)]),
+        )
+        frozen = {piece.name: piece.told for piece in files if piece.told}
+        base = Base(segments, (), frozen, frozen, _left(selection))
+        pieces = self._differences(base, selection, Store(None))
+        if pieces:
+            news = tuple(_cut([self._piece(OPENING), *pieces], self._limit))
+            base = replace(base, appended=news, told=_told(selection))
+        if _cost(base.messages) > self._most and kept and stale:
+            return self.build(previous, named, stale=0)
+        return base, selection
+
+    def _kept(self, previous: Base, selection: Selection, stale: float) -> Iterator[_Piece]:
+        """The frozen pieces that keep their place."""
+        frozen = [part for segment in previous.segments for part in unpack(segment.text)]
+        room = stale * sum(segment.tokens for segment in previous.segments)
+        for was in frozen:
+            told = previous.frozen.get(was.name)
+            if told is None:
+                return
+            piece = self._frozen_piece(was, told)
+            part = selection.parts.get(was.name)
+            if part is None:
+                room -= piece.tokens
+            elif told != Told(part.level, part.identity):
+                news = part.text
+                if told.level is part.level is Level.WHOLE:
+                    news = change(was.name, was.data, part.data)
+                tokens = self._counts.text(news)
+                room -= tokens + (piece.tokens if tokens >= part.tokens else 0)
+            if room < 0:
+                return
+            yield piece
+
+    def _frozen_piece(self, was: Framed, told: Told) -> _Piece:
+        if told.level is Level.WHOLE:
+            text = frame(was.name, was.data)
+            files = {was.name: told.identity}
+        else:
+            text = frame_text("outline", was.name, was.data.decode())
+            files = {}
+        return _Piece(text, self._counts.text(text), files, was.name, told)
 
     def extend(self, base: Base, store: Store) -> tuple[Base, Selection] | None:
         """`base` with the differences since; None when it should be built anew."""
@@ -223,7 +280,7 @@ class _Loader:
         grown = sum(segment.tokens for segment in appended)
         if _cost(news) > room or grown > _REBUILD_SHARE * frozen:
             return None
-        told = {name: Told(part.level, part.identity) for name, part in selection.parts.items()}
+        told = _told(selection)
         return replace(base, appended=appended, told=told, left=_left(selection)), selection
 
     def named(
@@ -283,7 +340,8 @@ class _Loader:
 
 def _piece(part: Part) -> _Piece:
     files = {part.name: part.digest} if part.level is Level.WHOLE else {}
-    return _Piece(part.text, part.tokens, files)
+    told = Told(part.level, part.identity)
+    return _Piece(part.text, part.tokens, files, part.name, told)
 
 
 def _no_room(reason: str) -> bool:
@@ -294,25 +352,26 @@ def _left(selection: Selection) -> dict[str, str]:
     return {name: why for name, why in selection.skipped if why != IGNORED_BY_GIT}
 
 
+def _told(selection: Selection) -> dict[str, Told]:
+    return {name: Told(part.level, part.identity) for name, part in selection.parts.items()}
+
+
 def _order(selection: Selection, previous: Base | None) -> list[str]:
     """The files of a new base in their order.
 
-    Without a previous one: longest unchanged first, which is the same on every clone. Else what
-    stood before the first changed file keeps its place, and the rest, which must be sent again
-    anyway, goes by recent changes per byte, so that what changes stands late.
+    Without a previous one: longest unchanged first, which is the same on every clone. Else by
+    recent changes per byte, fewest first.
     """
     history, parts = selection.history, selection.parts
     if previous is None:
         return history.oldest_first(parts)
-    now = {name: Told(part.level, part.identity) for name, part in parts.items()}
-    frozen = previous.frozen.items()
-    kept = [name for name, _ in takewhile(lambda item: now.get(item[0]) == item[1], frozen)]
 
     def rate_per_byte(name: str) -> float:
-        changed_since = previous.frozen.get(name) != now[name]
+        told = Told(parts[name].level, parts[name].identity)
+        changed_since = previous.frozen.get(name) != told
         return (history.rate.get(name, 0.0) + changed_since) / (len(parts[name].data) + 1)
 
-    return kept + sorted(set(parts) - set(kept), key=lambda name: (rate_per_byte(name), name))
+    return sorted(parts, key=lambda name: (rate_per_byte(name), name))
 
 
 def _cut(pieces: Iterable[_Piece], limit: int) -> Iterable[Segment]:

@@ -109,17 +109,33 @@ def test_much_change_rebuilds_the_base_behind_the_first_changed_file(
     first = load(repo.root, window=WINDOW, cache=cache)
     order = [part.name for part in unpack("".join(texts(first)))]
     for name in order[12:22]:
-        repo.write(name, "".join(f"completely = 'different {i}'\n" for i in range(80)))
+        repo.write(name, "".join(f"completely = 'different {i}'\n" for i in range(40)))
         repo.commit()
     second = load(repo.root, window=WINDOW, cache=cache)
-    parts = [part.name for part in unpack("".join(texts(second)))]
+    assert known(second) == on_disk(repo.root)
+    together = "".join(texts(first))
+    assert "".join(texts(second)).startswith(together[: together.index(f'"{order[12]}"')])
+    assert texts(second)[: len(first.segments)] != texts(first)
+    assert second.tokens < 1.2 * first.tokens
+
+    fresh = load(repo.root, window=WINDOW, cache=cache, rebuild=True)
+    parts = [part.name for part in unpack("".join(texts(fresh)))]
     assert sorted(parts) == sorted(order)
     assert parts[:12] == order[:12]
     assert set(parts[-10:]) == set(order[12:22])
-    together = "".join(texts(second))
-    assert together.startswith(
-        "".join(texts(first))[: "".join(texts(first)).index(f'"{order[12]}"')]
-    )
+
+
+def test_a_rebuild_keeps_the_whole_base_when_differences_cancel_out(
+    repo: Repo, cache: Path
+) -> None:
+    first = load(repo.root, window=WINDOW, cache=cache)
+    contents = files()
+    for number in range(14):
+        name = f"src/f{number % 7:02}.py"
+        repo.write(name, str(contents[name]) if number >= 7 else "# emptied\n")
+        now = load(repo.root, window=WINDOW, cache=cache)
+        assert texts(now)[: len(first.segments) - 1] == texts(first)[:-1]
+    assert known(now) == on_disk(repo.root)
 
 
 def test_a_rebuild_can_be_asked_for(repo: Repo, cache: Path) -> None:
