@@ -18,6 +18,7 @@ COMMANDS = {
     "answer": ("answer a session's question, and go on", "agent.run_cli"),
     "undo": ("put back what a session changed", "agent.undo_cli"),
     "sessions": ("list, show, search, export, fork or remove sessions", "agent.sessions_cli"),
+    "context": ("show what of a repository is loaded, and at what price", "agent.context_cli"),
     "policy": ("explain what a command would do and what decides it", "agent.policy_cli"),
     "model": ("audit a K3 configuration, run a checkpoint", "model.cli"),
     "state": ("list, check and prune stored sequence states", "model.state_cli"),

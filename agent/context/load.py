@@ -8,7 +8,7 @@ path of this machine is in them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -69,6 +69,8 @@ class Load:
     skipped: tuple[Left, ...]
     stored: int = 0
     """How many leading segments are those of the load before: an endpoint may have them cached."""
+    costs: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Tokens of each file that is given, whole or as an outline."""
 
 
 def load(
@@ -84,6 +86,7 @@ def load(
     submodules: bool = False,
     rebuild: bool = False,
     cache: Path | None = None,
+    keep: bool = True,
     counter: Counter | None = None,
     stop: Stop = never,
 ) -> Load:
@@ -101,6 +104,7 @@ def load(
         require_full: fail instead of demoting anything.
         rebuild: build the base anew instead of appending differences.
         cache: folder for bases and counts; may be deleted at any time.
+        keep: store the base for the next load; off to look without being a session.
         counter: `Exact` over the model's vocabulary; an estimate when there is none.
         stop: asked now and then; true raises Cancelled.
 
@@ -117,7 +121,7 @@ def load(
         previous = store.read()
         opened = loader.extend(previous, store) if previous and not rebuild else None
         base, selection = opened or loader.build(previous, stale=0.0 if rebuild else _STALE_SHARE)
-        if base != previous:
+        if keep and base != previous:
             store.write(base, loader.contents)
         extra = loader.named(base, selection, named) if named else ()
         if extra is None:
@@ -138,6 +142,7 @@ def load(
         outlined=tuple(left for left in selection.outlined if left.name not in now_whole),
         skipped=tuple(left for left in selection.skipped if left.name not in now_whole),
         stored=_shared(before, messages),
+        costs={name: part.tokens for name, part in selection.parts.items()},
     )
 
 

@@ -1,0 +1,252 @@
+"""`unabridged context plan|pack|tree`: what of a repository is loaded, at what price, as what text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .context.load import ContextError, Exact, Left, Load, load
+from .context.manifest import section
+from .context.pack import quote
+
+DEFAULT_WINDOW = 1_048_576
+_PLAN_DEPTH = 2
+_MOST_NAMES = 20
+
+
+def add_parser(commands: Any, name: str, line: str) -> None:
+    """Define the command."""
+    context: argparse.ArgumentParser = commands.add_parser(
+        name, help=line, description=line[0].upper() + line[1:] + "."
+    )
+    inner = context.add_subparsers(dest="context_command", required=True, metavar="COMMAND")
+    for command, text, run in (
+        ("plan", "show what would be loaded, what not and why, and the price", plan_command),
+        ("pack", "write what would be sent to standard output", pack_command),
+        ("tree", "show the tokens of every folder and file", tree_command),
+    ):
+        parser = inner.add_parser(command, help=text, description=text[0].upper() + text[1:] + ".")
+        _options(parser)
+        parser.set_defaults(run=_one_line(run))
+
+
+def _options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("path", nargs="?", type=Path, metavar="PATH", help="the repository (default: here)")
+    add("--repo", type=Path, metavar="PATH", help="the same")
+    add("--json", action="store_true", help="print one JSON document")
+    add("--window", type=int, metavar="N", help="context window in tokens (default: the model's)")
+    add("--vocabulary", type=Path, metavar="FILE", help="tiktoken.model to count exactly with")
+    for option, text in (
+        ("include", "load files that the rules leave out: ignored, generated, vendored, locks"),
+        ("exclude", "leave files out"),
+        ("outline", "load files as outlines"),
+        ("full", "load files whole, whatever else must make room"),
+        ("named", "files the task names: whole if possible"),
+    ):
+        add(
+            f"--{option}",
+            action="append",
+            default=[],
+            metavar="GLOB",
+            help=f"{text} (.gitignore syntax)",
+        )
+    add("--require-full", action="store_true", help="fail if anything does not fit whole")
+    add("--submodules", action="store_true", help="load submodules too")
+    add("--rebuild", action="store_true", help="as if the base were built anew")
+
+
+def _one_line(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
+    def run(args: argparse.Namespace) -> int:
+        try:
+            return command(args)
+        except (ContextError, ValueError) as error:
+            print(f"unabridged: {error}", file=sys.stderr)
+            return 2
+
+    return run
+
+
+def plan_command(args: argparse.Namespace) -> int:
+    """Print the plan."""
+    root, window, loaded = _load(args)
+    price = _price(loaded)
+    if args.json:
+        print(json.dumps(document(root, window, loaded, price)))
+    else:
+        print("\n".join(plan_text(window, loaded, price)))
+    return 0
+
+
+def pack_command(args: argparse.Namespace) -> int:
+    """Write the messages one after the other; as JSON, a list of them."""
+    _, _, loaded = _load(args)
+    if args.json:
+        print(json.dumps([{"text": s.text, "files": s.files} for s in loaded.segments]))
+        return 0
+    out = sys.stdout.buffer
+    for segment in loaded.segments:
+        out.write(segment.text.encode())
+    out.flush()
+    return 0
+
+
+def tree_command(args: argparse.Namespace) -> int:
+    """Print every folder and file with its tokens."""
+    _, _, loaded = _load(args)
+    if args.json:
+        print(json.dumps(dict(sorted(loaded.costs.items()))))
+    else:
+        print("\n".join(tree(loaded, depth=None)))
+    return 0
+
+
+def cache_folder() -> Path:
+    """Where bases and counts are kept."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("unabridged") / "context"
+
+
+def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
+    given: Path | None = args.path or args.repo
+    root = (given or _work_tree()).resolve()
+    window = args.window or _configured_window()
+    loaded = load(
+        root,
+        window=window,
+        include=args.include,
+        exclude=args.exclude,
+        outline=args.outline,
+        full=args.full,
+        named=args.named,
+        require_full=args.require_full,
+        submodules=args.submodules,
+        rebuild=args.rebuild,
+        cache=cache_folder(),
+        keep=False,
+        counter=Exact(args.vocabulary) if args.vocabulary else None,
+    )
+    return root, window, loaded
+
+
+def _work_tree() -> Path:
+    here = Path.cwd()
+    return next((path for path in (here, *here.parents) if (path / ".git").exists()), here)
+
+
+def _configured_window() -> int:
+    from .config import ConfigError, Flags, load_config
+
+    try:
+        return load_config(Flags()).window or DEFAULT_WINDOW
+    except ConfigError as error:
+        raise ContextError(str(error)) from error
+
+
+def _price(loaded: Load) -> tuple[str, float, float] | None:
+    """Model, US dollars of a first request that finds nothing cached, and of one that finds all."""
+    from .config import ConfigError, Flags, load_config
+    from .prices import rates
+
+    try:
+        config = load_config(Flags())
+    except ConfigError as error:
+        raise ContextError(str(error)) from error
+    known = rates(config.model, config.prices)
+    if known is None:
+        return None
+    return config.model, loaded.tokens * known.input / 1e6, loaded.tokens * known.cached / 1e6
+
+
+# --- what is printed ---------------------------------------------------------------------------
+
+
+def document(
+    root: Path, window: int, loaded: Load, price: tuple[str, float, float] | None
+) -> dict[str, Any]:
+    """The plan as JSON."""
+    return {
+        "root": os.fsdecode(root),
+        "window": window,
+        "tokens": loaded.tokens,
+        "exact": loaded.exact,
+        "share": round(loaded.tokens / window, 4),
+        "files": loaded.files,
+        "bytes": loaded.size,
+        "price": price and {"model": price[0], "cold": price[1], "cached": price[2]},
+        "segments": [
+            {"tokens": one.tokens, "files": len(one.files), "stored": at < loaded.stored}
+            for at, one in enumerate(loaded.segments)
+        ],
+        "outlined": [one._asdict() for one in loaded.outlined],
+        "skipped": [one._asdict() for one in loaded.skipped],
+        "folders": _folders(loaded),
+    }
+
+
+def plan_text(window: int, loaded: Load, price: tuple[str, float, float] | None) -> Iterator[str]:
+    """The plan for a person, line by line."""
+    yield from tree(loaded, _PLAN_DEPTH)
+    yield ""
+    about = "" if loaded.exact else "about "
+    yield (
+        f"Loaded    {loaded.files:,} files whole, {loaded.size:,} bytes; with the frame "
+        f"{about}{loaded.tokens:,} tokens, {loaded.tokens / window:.0%} of {window:,}"
+    )
+    if not loaded.exact:
+        yield "          (an estimate; --vocabulary FILE counts exactly)"
+    if price:
+        model, cold, cached = price
+        yield f"Price     ${cold:.2f} to send once, ${cached:.2f} when cached ({model})"
+    else:
+        yield "Price     not known for this model"
+    segments = f"Messages  {len(loaded.segments)}"
+    yield segments + (f", the first {loaded.stored} as last time" if loaded.stored else "")
+    yield from _left("Outlined", loaded.outlined)
+    yield from _left("Left out", loaded.skipped)
+
+
+def _left(title: str, entries: tuple[Left, ...]) -> list[str]:
+    return section(f"{title}  {len(entries):,}", entries, _MOST_NAMES)
+
+
+def tree(loaded: Load, depth: int | None) -> Iterator[str]:
+    """Folders with the tokens of all files below, largest first, `depth` deep (None: and files)."""
+    totals: dict[str, int] = defaultdict(int)
+    children: dict[str, set[str]] = defaultdict(set)
+    for name, tokens in loaded.costs.items():
+        parts = name.split("/")
+        totals["."] += tokens
+        above = "."
+        for at in range(1, len(parts) + 1):
+            here = "/".join(parts[:at]) + ("/" if at < len(parts) else "")
+            totals[here] += tokens
+            children[above].add(here)
+            above = here
+
+    def lines(above: str, level: int) -> Iterator[str]:
+        for here in sorted(children[above], key=lambda one: (-totals[one], one)):
+            if depth is not None and (level > depth or not here.endswith("/")):
+                continue
+            label = here.rstrip("/").rpartition("/")[2] + ("/" if here.endswith("/") else "")
+            yield f"{totals[here]:>11,}  {'  ' * level}{quote(label)[1:-1]}"
+            yield from lines(here, level + 1)
+
+    yield f"{totals['.']:>11,}  ."
+    yield from lines(".", 1)
+
+
+def _folders(loaded: Load) -> dict[str, int]:
+    totals: dict[str, int] = defaultdict(int)
+    for name, tokens in loaded.costs.items():
+        parts = name.split("/")[:-1]
+        for at in range(len(parts) + 1):
+            totals["/".join(parts[:at]) or "."] += tokens
+    return dict(sorted(totals.items()))
