@@ -125,7 +125,7 @@ def audit(config: K3Config, memory: int | None = None) -> Audit:
     )
     if memory is None:
         return result
-    return replace(result, fit=_fit(result, memory))
+    return replace(result, fit=fit(result, memory))
 
 
 def _parameters(name: str, spec: Spec, text: TextConfig) -> int:
@@ -155,7 +155,8 @@ def _part(name: str, text: TextConfig) -> str:
     return "norms and depth mixing"
 
 
-def _fit(counts: Audit, memory: int) -> Fit:
+def fit(counts: Audit, memory: int) -> Fit:
+    """What `memory` bytes hold of a model and its sequences."""
     free = memory - counts.bytes
     lengths = sorted({min(length, counts.window) for length in (8_192, 131_072, counts.window)})
     size = {n: counts.kda_state_bytes + n * counts.latent_bytes_per_token for n in lengths}
