@@ -69,11 +69,11 @@ class State:
         match event:
             case RunStarted():
                 self.run = event
-                self.denied_headless = 0
             case PackSegment():
                 self.seen |= event.files
             case UserMessage(origin="user"):
                 self.scope, self.changed_in_task, self.plan_asked_for = None, set(), False
+                self.denied_headless = 0
             case RequestSent():
                 self._sent = event
             case AssistantMessage():
