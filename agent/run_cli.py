@@ -11,7 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from .config import Config, ConfigError, Flags, data_folder, load_config, load_rules
+from .config import (
+    Config,
+    ConfigError,
+    Flags,
+    data_folder,
+    load_config,
+    load_rules,
+    without_secrets,
+)
 from .events import ImagePart, Part, RunStarted, SessionStarted, TextPart
 from .policy import Mode, Rule, parse_allow
 
@@ -43,20 +51,17 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     if name == "run":
         parser.add_argument("task", nargs="?", metavar="TASK",
                             help="the task; `-` reads it from standard input, @FILE from a file")  # fmt: skip
-        parser.add_argument("--repo", type=Path, metavar="PATH",
-                            help="the repository (default: the one around here)")  # fmt: skip
-        parser.add_argument(
-            "--resume", metavar="ID", help="go on with a session; `last` is the latest"
-        )
+        parser.add_argument("--resume", metavar="ID",
+                            help="go on with a session; `last` is the repository's latest")  # fmt: skip
         parser.add_argument("--image", action="append", type=Path, default=[], metavar="FILE",
                             help="a PNG, JPEG or WebP image for the model; may be repeated")  # fmt: skip
         parser.add_argument("--trust", action="store_true",
                             help="trust the repository's AGENTS.md and settings for this run")  # fmt: skip
         parser.set_defaults(run=_guarded(run_command))
     else:
-        parser.add_argument(
-            "session", metavar="SESSION", help="id of a session, the start of one, or `last`"
-        )
+        parser.add_argument("session", metavar="SESSION",
+                            help="id of a session, the start of one, or `last`: the repository's "
+                            "latest")  # fmt: skip
         parser.add_argument("--no-resume", action="store_true", help="only record it")
         if name == "answer":
             parser.add_argument("text", metavar="TEXT", help="the answer")
@@ -68,6 +73,8 @@ def add_parser(commands: Any, name: str, line: str) -> None:
                 "--reason", default="", metavar="TEXT", help="why; the model is told"
             )
         parser.set_defaults(run=_guarded(decide_command), command=name)
+    parser.add_argument("--repo", type=Path, metavar="PATH",
+                        help="the repository (default: the one around here)")  # fmt: skip
     _model_options(parser)
     _policy_options(parser)
     _output_options(parser)
@@ -195,6 +202,7 @@ def _go_on(
 ) -> int:
     from .session import Session
 
+    name = _session_id(args, folder, name)
     config, settings = _resumed(args, folder, name)
     provider = _provider(args, config)
     output = _output(args)
@@ -208,10 +216,11 @@ def decide_command(args: argparse.Namespace) -> int:
     from .session import Session
 
     folder = sessions_folder(args)
-    config, settings = _resumed(args, folder, args.session)
+    name = _session_id(args, folder, args.session)
+    config, settings = _resumed(args, folder, name)
     provider = _provider(args, config) if not args.no_resume else _no_provider()
     output = _output(args)
-    session = Session.resume(args.session, provider, settings, folder)
+    session = Session.resume(name, provider, settings, folder)
     try:
         if args.command == "answer":
             session.answer(args.text)
@@ -245,8 +254,24 @@ def _choose(pending: Sequence[Any], only: str | None) -> list[str]:
     raise SessionError(f"--only {only}: no such pending call; there are {listed}.")
 
 
+def _session_id(args: argparse.Namespace, folder: Path, name: str) -> str:
+    """The id of a session that is named by its start, or as the repository's last one."""
+    from .store import SUFFIX, UnknownSessionError, find
+
+    if name != "last":
+        return find(folder, name).name.removesuffix(SUFFIX)
+    from .index import entries
+
+    root = str(find_repo(args.repo).resolve())
+    found = next((e for e in entries(folder) if e.repo == root), None) if folder.is_dir() else None
+    if found is None:
+        raise UnknownSessionError(f"no session of {root} in {folder}.")
+    return found.session
+
+
 def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config, Settings]:
     """Settings of a session that goes on: flags first, then what its log says, then the usual."""
+    from .session import SessionError
     from .store import find, read
     from .trust import examine
 
@@ -254,11 +279,13 @@ def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config,
     first = next((e for e in events if isinstance(e, SessionStarted)), None)
     run = next((e for e in reversed(events) if isinstance(e, RunStarted)), None)
     root = Path(first.repo) if first is not None else Path()
+    if first is not None and args.repo is not None and find_repo(args.repo) != root:
+        raise SessionError(f"session {name} works in {root}, not in {args.repo}: leave --repo out.")
     flags = _flags(args)
     if run is not None:
         flags = replace(
             flags,
-            base_url=flags.base_url or (run.endpoint if "://" in run.endpoint else None),
+            base_url=flags.base_url or _logged_endpoint(run.endpoint),
             model=flags.model or run.model,
             effort=flags.effort or run.effort,
             steps=flags.steps or cast("int | None", run.limits.get("steps")),
@@ -271,6 +298,13 @@ def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config,
     kept = tuple(Rule.model_validate(rule) for rule in run.rules) if run is not None else ()
     settings = _settings(args, config, run=run, kept=kept)
     return config, settings
+
+
+def _logged_endpoint(endpoint: str) -> str | None:
+    """The base URL of the log, which has no credentials, where the settings' one is another."""
+    if "://" not in endpoint or without_secrets(load_config(Flags()).base_url) == endpoint:
+        return None
+    return endpoint
 
 
 def _settings(
