@@ -128,7 +128,7 @@ def test_much_change_rebuilds_the_base_behind_the_first_changed_file(
 def test_a_rebuild_keeps_the_whole_base_when_differences_cancel_out(
     repo: Repo, cache: Path
 ) -> None:
-    first = load(repo.root, window=WINDOW, cache=cache)
+    now = first = load(repo.root, window=WINDOW, cache=cache)
     contents = files()
     for number in range(14):
         name = f"src/f{number % 7:02}.py"
