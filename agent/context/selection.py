@@ -268,7 +268,9 @@ def _part(name: str, level: Level, data: bytes, counts: Counts) -> Part:
         )
         return Part(name, level, digest.hexdigest(), data, "", tokens)
     text = outline(name, decode(data)[0])
-    tokens = counts.count(key(b"outline", text.encode()), lambda: frame_text("outline", name, text))
+    tokens = counts.count(
+        key(b"outline", name.encode(), text.encode()), lambda: frame_text("outline", name, text)
+    )
     return Part(name, level, digest.hexdigest(), b"", text, tokens)
 
 
