@@ -51,7 +51,7 @@ def scripted(path: Path) -> Provider:
     try:
         return ScriptedProvider(load_script(path), endpoint=f"script {path.name}")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(str(error)) from error
 
 
 def pricing(config: Config) -> Price:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import shlex
 import shutil
 import signal
 from collections.abc import Collection, Mapping
@@ -17,6 +16,7 @@ from pydantic import Field, model_validator
 
 from ..agent.effects import Effect, EffectKind
 from .base import Arguments, Context, Facts, Result, Tool, ToolError
+from .bash.env import HARDENED_ENV, SHELL
 from .output import Output
 from .process import Job, Outcome, Processes, StartError
 from .sandbox import Grant
@@ -102,7 +102,9 @@ class Shell(Tool[ShellArguments]):
             raise ToolError(
                 f"The command is longer than {LONGEST_COMMAND} bytes. Write it to a file and run that."
             )
-        effects = tuple(_classify(args.command, facts.root))
+        from .bash.classify import classify  # with its grammar, so only when a command is there
+
+        effects = classify(args.command, root=facts.root)
         if args.writes:
             detail = "the call asks to change files of the repository"
             effects += (Effect(kind=EffectKind.WRITE, detail=detail),)
@@ -139,7 +141,7 @@ class Shell(Tool[ShellArguments]):
         output = Output(_free_path(context.files, context.call_id))
         try:
             running = self.processes.start(
-                [_shell(), "-c", args.command],
+                [*_shell(), args.command],
                 root=context.facts.root,
                 env=environment(os.environ, secrets=grant.secret, keep=self.keep_env),
                 output=output,
@@ -212,7 +214,7 @@ def environment(
         if name in keep
         or not (_OWN_VARIABLE.match(name) or (_SECRET_VARIABLE.search(name) and not secrets))
     }
-    return passed | HARDENED_ENV
+    return passed | _NOBODY_TYPES | HARDENED_ENV
 
 
 _OWN_VARIABLE = re.compile(r"(?i)UNABRIDGED_|MOONSHOT_")
@@ -221,13 +223,9 @@ _SECRET_VARIABLE = re.compile(
     r"CREDENTIALS?|PGPASSWORD)($|_)"
 )
 
-HARDENED_ENV = {
+_NOBODY_TYPES = {
     "TERM": "dumb",
     "NO_COLOR": "1",
-    "PAGER": "cat",
-    "GIT_PAGER": "cat",
-    "MANPAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
     "GIT_EDITOR": "false",
     "EDITOR": "false",
     "VISUAL": "false",
@@ -241,26 +239,18 @@ HARDENED_ENV = {
 """Nothing waits for somebody to type, and nothing draws."""
 
 
-def _classify(command: str, root: Path) -> tuple[Effect, ...]:
-    """One plain command of static words is known by its words; everything else is unknown."""
-    plain = re.fullmatch(r"[\w./:=@%+,-]+( +[\w./:=@%+,-]+)*", command.strip(), re.ASCII)
-    words = tuple(shlex.split(command)) if plain else ()
-    if words and "=" in words[0]:
-        words = ()
-    return (Effect(kind=EffectKind.EXECUTE, command=words, understood=False),)
-
-
 def _ignore(_text: str) -> None:
     pass
 
 
 @cache
-def _shell() -> str:
-    """bash, else sh."""
-    found = shutil.which("bash") or shutil.which("sh")
-    if found is None:
-        raise ToolError("There is neither bash nor sh on PATH; no command can run.")
-    return str(Path(found).absolute())
+def _shell() -> tuple[str, ...]:
+    """bash as the classifier assumes it, else sh."""
+    name, *options = SHELL
+    for found, rest in ((shutil.which(name), options), (shutil.which("sh"), ["-c"])):
+        if found is not None:
+            return str(Path(found).absolute()), *rest
+    raise ToolError("There is neither bash nor sh on PATH; no command can run.")
 
 
 def _free_path(folder: Path, call_id: str) -> Path:
