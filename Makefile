@@ -30,5 +30,8 @@ types: venv
 
 check: test lint types
 
+long: venv
+	$(BIN)/python -m pytest -n 2 -m long
+
 clean:
 	rm -rf $(VENV) build *.egg-info

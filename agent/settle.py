@@ -77,8 +77,9 @@ class Settler:
                 return None
             acting = []
         for item in (*acting, *closing):
-            if not await self._run(item):
-                break  # the world changed under it: decide what is left anew
+            ran = await self._run(item)
+            if not ran or isinstance(item.args, ProposePlanArguments):
+                break  # the world changed, or what is allowed: decide what is left anew
         return None
 
     # --- before anything runs ----------------------------------------------------------------
@@ -125,7 +126,9 @@ class Settler:
         if logged is None or not same_effects(item.effects, logged, core.state.seen):
             core.append(Effects(call_id=call.id, effects=item.effects))
         decision = core.state.decisions.get(call.id)
-        if decision is None or decision.decision not in ("plan_first", item.decided.verdict):
+        was, now = decision.decision if decision is not None else None, item.decided.verdict
+        # The answer "plan first" stands, though from then on such a call would ask.
+        if was != now and (was, now) != ("plan_first", "ask"):
             core.append(
                 Decision(
                     call_id=call.id,

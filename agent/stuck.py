@@ -19,7 +19,7 @@ REPEATS = 5
 """The step that makes the same calls for this many times, with the same results so far, is not
 run. Alternating between two steps counts too, so the break comes within ten steps."""
 SAID_NOT_DONE = 8
-"""Steps in a row that say they will change something and only look."""
+"""Steps in a row that say they will change something and only look at the same few places."""
 
 LOOKING = frozenset({"read", "list", "search", "symbols"})
 _INTENT = re.compile(
@@ -98,8 +98,16 @@ def circle(events: Sequence[AnyEvent]) -> Circle | None:
             how = "in a row" if period == 1 else "alternating with another step"
             return Circle(first, f"the same step {repeated} times {how}: {what}")
     tail = steps[-SAID_NOT_DONE:]
-    if len(tail) == SAID_NOT_DONE and all(map(_only_looks, tail)):
-        reason = f"{SAID_NOT_DONE} steps in a row said they would change something and only looked"
+    places = {place for step in tail for place in _places(step)}
+    if (
+        len(tail) == SAID_NOT_DONE
+        and all(map(_only_looks, tail))
+        and len(places) <= SAID_NOT_DONE // 2
+    ):
+        reason = (
+            f"{SAID_NOT_DONE} steps in a row said they would change something and only looked "
+            "at the same places again"
+        )
         return Circle(tail[1].reply, reason)
     return None
 
@@ -131,6 +139,12 @@ def _repeats(steps: Sequence[Step], period: int) -> int:
 def _only_looks(step: Step) -> bool:
     only = all(call.name in LOOKING for call in step.reply.calls)
     return only and _INTENT.search(step.reply.reasoning) is not None
+
+
+def _places(step: Step) -> list[str]:
+    """What a step looks at: who reads one new file after another is not going round."""
+    found = [parse_arguments(call.arguments) or {} for call in step.reply.calls]
+    return [str(arguments.get("pattern") or arguments.get("path")) for arguments in found]
 
 
 def _canonical(arguments: str) -> str:

@@ -32,6 +32,7 @@ EDIT = ("edit", {"path": "a.py", "old": "return 1", "new": "return 2"})
 EDIT_B = ("edit", {"path": "b.py", "old": "print", "new": "assert"})
 NEW = ("write", {"path": "c.py", "content": "x = 1\n"})
 READ = ("read", {"path": "b.py"})
+TOUCH = ("shell", {"command": 'python3 -c \'open("t", "w")\'', "writes": True})
 ASK = ("ask_user", {"question": "Which one?", "choices": ["this", "that"]})
 DONE = [("finish", {"status": "done", "summary": "Did it."})]
 ORIGINAL = b"def f():\n    return 1\n"
@@ -93,7 +94,7 @@ async def test_an_approval_is_kept_where_it_was_only_recorded(bench: Bench) -> N
 
 
 async def test_one_approved_and_one_not_yet_runs_neither(bench: Bench) -> None:
-    await bench.play([[EDIT, ("shell", {"command": "touch t"})]])
+    await bench.play([[EDIT, TOUCH]])
     session = bench.resume()
     session.approve("call_0_0")
     await bench.run(session)
@@ -286,7 +287,7 @@ async def test_an_approved_plan_covers_the_writes_and_nothing_else(bench: Bench)
     ("call", "why"),
     [
         (("write", {"path": "keep.py", "content": ""}), "says not to touch keep.py"),
-        (("shell", {"command": "false"}), "does not name this command"),
+        (("shell", {"command": "make all"}), "does not name this command"),
         (("shell", {"command": "true", "network": True}), "has no `network`"),
     ],
 )
@@ -297,6 +298,18 @@ async def test_what_leaves_the_plan_asks_and_says_why(bench: Bench, call: Any, w
     await bench.run(session)
     assert bench.code(session) == 3
     assert why in session.pending[0].reason
+
+
+async def test_a_plan_covers_what_stands_beside_it_in_its_step(bench: Bench) -> None:
+    await bench.play([[plan("*.py"), EDIT, EDIT_B, NEW]])
+    session = bench.resume([DONE])
+    assert [p.tool for p in session.pending] == ["propose_plan", "edit"]
+    session.approve()
+    await bench.run(session)
+    assert bench.code(session) == 0
+    assert not any(r.error for r in bench.of(session, ToolResult))
+    assert b"assert" in bench.read("b.py")
+    assert (bench.repo / "c.py").exists()
 
 
 async def test_a_plan_ends_with_the_task(bench: Bench) -> None:
@@ -318,7 +331,7 @@ async def test_a_plan_of_what_the_rules_allow_is_approved_by_them(bench: Bench) 
     assert [e.by for e in bench.of(session, ScopeGranted)] == ["rules"]
     session = await bench.play([[plan("a.py", "docs/*")]], allow=allow)
     assert bench.code(session) == 3
-    session = await bench.play([[plan("a.py", commands=[["false"]])]], allow=allow)
+    session = await bench.play([[plan("a.py", commands=[["make", "all"]])]], allow=allow)
     assert bench.code(session) == 3
 
 
@@ -415,7 +428,7 @@ async def test_a_person_approves_denies_and_answers_while_it_runs(bench: Bench) 
 
 
 async def test_a_person_decides_call_by_call(bench: Bench) -> None:
-    session = bench.create([[EDIT, ("shell", {"command": "touch t"})], "Well."], on_ask="wait")
+    session = bench.create([[EDIT, TOUCH], "Well."], on_ask="wait")
     person = Person(bench, session)
     await person.asked()
     session.approve("call_0_0")

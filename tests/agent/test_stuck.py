@@ -84,6 +84,11 @@ def test_saying_edit_and_looking_again_is_a_circle_within_ten_steps() -> None:
     assert circle(log(steps[:-1], reasoning="Let me apply the change.")) is None
 
 
+def test_reading_one_new_file_after_another_is_no_circle() -> None:
+    steps = [(f'{{"path":"{i}.py"}}', str(i)) for i in range(20)]
+    assert circle(log(steps, reasoning="Let me read on before I change it.")) is None
+
+
 @given(st.lists(st.sampled_from([A, B, C]), max_size=12))
 def test_no_circle_without_five_of_the_same(arguments: list[str]) -> None:
     found = circle(log([(a, "r") for a in arguments]))
