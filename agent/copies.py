@@ -108,6 +108,9 @@ class Copies:
         self._scanned = folder / "scan"
         """Copies taken by scans; those of paths that then change move to the kept ones."""
         self._last = Snapshot(0)
+        own = folder.with_suffix("")
+        self._own = own.relative_to(root).as_posix() if own.is_relative_to(root) else None
+        """How the names of the session's own files begin, where they lie in the repository."""
 
     # --- one path ----------------------------------------------------------------------------
 
@@ -206,12 +209,12 @@ class Copies:
 
         Reads only files whose stat data changed; the first scan reads all.
         """
-        self._last = self._look_around(self._last.entries, keep=True)
+        self._last = self._look_around(self._last.entries)
         return self._last
 
     def changes(self, before: Snapshot) -> list[Change]:
         """What changed since a scan; from now on its copies of these paths are kept."""
-        after = self._look_around(before.entries, keep=True)
+        after = self._look_around(before.entries)
         found: list[Change] = []
         for name, (signature, copy) in after.entries.items():
             was = before.entries.get(name)
@@ -235,16 +238,17 @@ class Copies:
     def _promote(self, copy: Copy) -> None:
         path = self._scanned / copy.digest
         if copy.kind in ("file", "link") and path.is_file():
-            self._kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-            shutil.copyfile(path, self._kept / copy.digest)
+            self._store_file(self._kept, path)
 
-    def _look_around(self, known: Mapping[str, tuple[_Signature, Copy]], *, keep: bool) -> Snapshot:
+    def _look_around(self, known: Mapping[str, tuple[_Signature, Copy]]) -> Snapshot:
         snapshot = Snapshot(time.time_ns())
         left = SCAN_CAP
         for name, found in _walk(self.root, SCAN_ENTRIES):
             if found is None:
                 snapshot.complete = False
                 break
+            if self._own is not None and name.startswith(self._own):
+                continue
             signature = _Signature.of(found)
             was = known.get(name)
             if was is not None and was[0] == signature and not signature.racy(snapshot.began):
@@ -252,7 +256,7 @@ class Copies:
                 continue
             cap = min(SCAN_FILE_CAP, left)
             with contextlib.suppress(OSError):  # a path that cannot be looked at
-                copy, size = self._copy(self.root / name, self._scanned if keep else None, cap)
+                copy, size = self._copy(self.root / name, self._scanned, cap)
                 left -= size
                 if copy.kind != "absent":
                     snapshot.entries[name] = signature, copy
