@@ -6,7 +6,7 @@ it. The embedded engine (`engine.py`) serves sequences that come and go; this is
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -63,7 +63,7 @@ def stream(
     sampling: Sampling | None = None,
     stop: Collection[int] | None = None,
     states: Sequence[SequenceState] | None = None,
-) -> Iterator[tuple[int, int]]:
+) -> Generator[tuple[int, int]]:
     """Generate for several prompts at once, token by token.
 
     Args:

@@ -70,6 +70,10 @@ class Experts(nn.Module):
     through (report, section 4.1.4).
     """
 
+    w1: Tensor  # gate
+    w2: Tensor  # down
+    w3: Tensor  # up
+
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.count = config.num_experts

@@ -101,7 +101,7 @@ def test_sampling_follows_the_probabilities() -> None:
         ({"top_p": 1.5}, "top_p"),
     ],
 )
-def test_settings_out_of_range(arguments: dict[str, float], message: str) -> None:
+def test_settings_out_of_range(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Sampling(**arguments)
 

@@ -125,7 +125,7 @@ def test_gradients_by_finite_differences() -> None:
     q, k, v, g, beta, S = inputs(1, 70, 1, 4, 3, sequences=2)
     leaves = [x.requires_grad_() for x in (q, k, v, g, beta, S)]
     assert torch.autograd.gradcheck(
-        lambda *x: kda.chunk_kda(*x, [0, 3, 70]), leaves, fast_mode=True
+        lambda *x: kda.chunk_kda(*x, cu_seqlens=[0, 3, 70]), leaves, fast_mode=True
     )
 
 
@@ -135,7 +135,7 @@ def test_extreme_decays_and_one_repeated_key(low: float) -> None:
     q, k, v, g, beta, S = inputs(1, 256, 1, 32, 32)
     k, g, beta = k[:, :1].expand_as(k), torch.full_like(g, low), torch.ones_like(beta)
     o, final = recurrence(q, k, v, g, beta, S)
-    mine, my_S = kda.chunk_kda(*single([q, k, v, g, beta, S]))
+    mine, my_S = kda.chunk_kda(*(x.float() for x in (q, k, v, g, beta, S)))
     torch.testing.assert_close(mine.double(), o, rtol=0, atol=2e-6)
     torch.testing.assert_close(my_S.double(), final, rtol=0, atol=1e-5)
 
@@ -161,7 +161,7 @@ def test_packed_sequences_are_independent(lengths: list[int], grad: bool, span: 
             assert torch.equal(S[i], args[5][i])
             continue
         alone = [x[:, start:end] for x in args[:5]]
-        wanted_o, wanted_S = recurrence(*alone, args[5][i : i + 1])
+        wanted_o, wanted_S = recurrence(*alone, S=args[5][i : i + 1])
         torch.testing.assert_close(o[:, start:end], wanted_o, rtol=0, atol=1e-13)
         torch.testing.assert_close(S[i], wanted_S[0], rtol=0, atol=1e-13)
 
@@ -171,7 +171,7 @@ def test_state_carries_over_any_cut() -> None:
     whole_o, whole_S = kda.chunk_kda(*args)
     S, outputs = args[5], []
     for start, end in [(0, 1), (1, 65), (65, 64 + 65), (129, 200)]:
-        o, S = kda.chunk_kda(*(x[:, start:end] for x in args[:5]), S)
+        o, S = kda.chunk_kda(*(x[:, start:end] for x in args[:5]), initial_state=S)
         outputs.append(o)
     torch.testing.assert_close(torch.cat(outputs, 1), whole_o, rtol=0, atol=1e-13)
     torch.testing.assert_close(S, whole_S, rtol=0, atol=1e-13)

@@ -27,10 +27,9 @@ def test_router_vector() -> None:
 def test_router_equals_transformers(make_config: Any) -> None:
     torch.manual_seed(0)
     config = make_config(routed_scaling_factor=2.446).text_config
+    settings: dict[str, Any] = {"num_experts": 16, "num_experts_per_token": 4}
     theirs = KimiLinearTopkRouter(
-        KimiLinearConfig(
-            hidden_size=256, num_experts=16, num_experts_per_token=4, routed_scaling_factor=2.446
-        )
+        KimiLinearConfig(hidden_size=256, routed_scaling_factor=2.446, **settings)
     )
     mine = Router(config)
     mine.weight.data.normal_()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from compressed_tensors.compressors.mxfp4 import MXFP4PackedCompressor
-from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationScheme,
+    QuantizationStrategy,
+    QuantizationType,
+)
 from compressed_tensors.quantization.lifecycle.forward import fake_quantize
 from compressed_tensors.quantization.utils import calculate_qparams
 from torch import Tensor
@@ -16,8 +23,8 @@ from unabridged.model import mxfp4
 def arguments(bits: int) -> QuantizationArgs:
     return QuantizationArgs(
         num_bits=bits,
-        type="float",
-        strategy="group",
+        type=QuantizationType.FLOAT,
+        strategy=QuantizationStrategy.GROUP,
         group_size=32,
         symmetric=True,
         scale_dtype=torch.uint8,
@@ -120,8 +127,7 @@ def test_quantised_values_are_fixed_points() -> None:
 
 
 @pytest.mark.parametrize("fake", [mxfp4.fake_quantize, mxfp4.fake_quantize_activation])
-def test_gradients_pass_straight_through(fake: object) -> None:
-    assert callable(fake)
+def test_gradients_pass_straight_through(fake: Callable[[Tensor], Tensor]) -> None:
     weight = torch.randn(4, 64).bfloat16().requires_grad_()
     rounded = fake(weight)
     assert rounded.dtype == torch.bfloat16
