@@ -18,6 +18,9 @@ $(STAMP): pyproject.toml Makefile
 	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/unabridged
 	touch $@
 
+run: venv
+	$(BIN)/python examples/demo.py
+
 test: venv
 	$(BIN)/python -m pytest -n 2
 
