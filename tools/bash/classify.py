@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -47,9 +48,13 @@ from .syntax import (
 )
 from .usage import Meaning, Row
 
-MAX_STEPS = 3_000
+MAX_STEPS = 300
 """Simple commands visited, loops unrolled; beyond that the command is not understood."""
+MAX_VISITS = 1_500
+"""The same for commands of every kind."""
 MAX_LOOP_VALUES = 128
+MAX_VALUE = 4_096
+"""Characters of a variable's value that are followed."""
 MAX_NESTED = 4
 """How deep commands inside commands (`bash -c`, `xargs`, `env`) are followed."""
 
@@ -62,11 +67,12 @@ def classify(command: str, *, root: Path, cwd: Path | None = None) -> tuple[Effe
     under `env.HARDENED_ENV`.
     """
     tree = parse(command)
-    walk = _Walk(root, trust_disk=True, altered=False)
+    functions = frozenset(_function_names(tree))
+    walk = _Walk(root, functions, trust_disk=True, altered=False)
     walk.start(tree, cwd or root)
     if walk.altered or any(_changes(effect) for effect in walk.effects):
         # What the line itself changes may be what its globs, folders and names rest on.
-        walk = _Walk(root, trust_disk=False, altered=walk.altered)
+        walk = _Walk(root, functions, trust_disk=False, altered=walk.altered)
         walk.start(tree, cwd or root)
     return tuple(dict.fromkeys(walk.effects))
 
@@ -118,27 +124,30 @@ class _TooMuchError(Exception):
 class _Walk:
     """One run over a tree, gathering effects."""
 
-    def __init__(self, root: Path, *, trust_disk: bool, altered: bool) -> None:
+    def __init__(
+        self, root: Path, functions: frozenset[str], *, trust_disk: bool, altered: bool
+    ) -> None:
         self.root = root
         self.trust_disk = trust_disk
         self.was_altered = altered
         self.altered = altered
         self.effects: list[Effect] = []
         self.moved: tuple[Path, ...] = ()
-        self.functions: frozenset[str] = frozenset()
+        self.functions = functions
         self.steps = 0
+        self.visits = 0
         self.nested = 0
+        self.trees: dict[tuple[object, ...], tuple[Effect, ...]] = {}
 
     def start(self, tree: Command, cwd: Path) -> None:
         """Walk the whole line."""
-        self.functions = frozenset(_function_names(tree))
         try:
             self.visit(tree, _State(cwd))
         except _TooMuchError:
-            self.execute((), (f"it has more than {MAX_STEPS} steps",))
+            self.execute((), ("it has too many steps to follow",))
 
     def site(self, state: _State) -> Site:
-        return Site(self.root, state.cwd, self.moved, self.trust_disk)
+        return Site(self.root, state.cwd, self.moved, self.trust_disk, self.trees)
 
     def execute(self, words: Sequence[Field], doubts: Iterable[str]) -> None:
         """Note that a command runs, and whether its other effects say everything."""
@@ -160,9 +169,11 @@ class _Walk:
 
     def visit(self, node: Command, state: _State | None) -> _End:
         """The effects of a command that starts in a state; None: it is never reached."""
+        self.visits += 1
+        if self.visits > MAX_VISITS:
+            raise _TooMuchError
         if state is None:
-            state = _State(None)
-            self.visit(node, state)
+            self.visit(node, _State(None))
             return _End(None, None)
         match node:
             case Simple():
@@ -328,7 +339,8 @@ class _Walk:
                 doubts.append(f"it sets {name} for later commands")
                 self.altered = True
             self.execute((Field(text, f"{name}={value.source}"),), doubts)
-            variables[name] = None if assignment.append else value.text
+            known = value.text is not None and len(value.text) <= MAX_VALUE
+            variables[name] = value.text if known and not assignment.append else None
         if not assignments and expanded.doubts:
             self.execute((), expanded.doubts)
         after = replace(state, variables=variables)
@@ -421,8 +433,8 @@ class _Walk:
         self.nested += 1
         try:
             for words in meaning.runs:
-                self.steps += 1
-                if self.nested > MAX_NESTED or self.steps > MAX_STEPS:
+                self.visits += 1
+                if self.nested > MAX_NESTED or self.visits > MAX_VISITS:
                     self.execute((), ("commands inside commands inside commands",))
                 else:
                     self.run(words, state)
@@ -569,10 +581,16 @@ _BUILTIN_NAMES = frozenset(_BUILTINS) | words_of(
 
 def _shadowed(name: str, root: Path) -> bool:
     """Whether PATH may lead to a program of the repository instead of the system's."""
-    for entry in os.environ.get("PATH", "").split(os.pathsep):
-        folder = Path(entry)
-        if not entry or not folder.is_absolute():
-            return True
-        if (root == folder or root in folder.parents) and os.path.lexists(folder / name):
-            return True
-    return False
+    return any(
+        folder is None or os.path.lexists(folder / name)
+        for folder in _inside(root, os.environ.get("PATH", ""))
+    )
+
+
+@lru_cache(maxsize=8)
+def _inside(root: Path, path: str) -> tuple[Path | None, ...]:
+    """The folders of PATH inside the root; None for one that depends on where the shell is."""
+    folders = [Path(entry) if entry else None for entry in path.split(os.pathsep)]
+    relative = [None for folder in folders if folder is None or not folder.is_absolute()]
+    inside = [f for f in folders if f is not None and (root == f or root in f.parents)]
+    return (*relative[:1], *inside)

@@ -15,6 +15,11 @@ from .syntax import Channel, Command, Derived, Doubt, Number, Output, Text, Vari
 MAX_FIELDS = 512
 """A glob or brace expansion that gives more words than this is not followed."""
 
+MAX_WORDS = 500
+"""Words of one command that are followed."""
+MAX_STARS = 6
+"""Stars in one part of a pattern."""
+
 HARMLESS_ENVIRONMENT = words_of("""BASH BASHPID BASH_VERSION COLUMNS EDITOR EUID GROUPS HOME HOSTNAME HOSTTYPE LANG LANGUAGE
     LC_ALL LC_CTYPE LINENO LINES LOGNAME MACHTYPE OLDPWD OSTYPE PATH PPID PWD RANDOM SECONDS SHELL
     SHLVL TERM TMPDIR TZ UID USER VIRTUAL_ENV VISUAL CONDA_PREFIX JAVA_HOME GOPATH GOROOT
@@ -42,6 +47,10 @@ Char = tuple[str, bool]
 
 def expand(word: Word, site: Site, variables: Variables, into: Expanded) -> None:
     """Append the fields of one word, with all expansions."""
+    if len(into.fields) > MAX_WORDS:
+        into.fields.append(Field(None, word.source, several=True))
+        into.doubts.append("it has too many words")
+        return
     into.fields.extend(_fields(word, site, variables, into, split=True))
 
 
@@ -212,14 +221,11 @@ def _braces(chars: list[Char]) -> list[list[Char]] | None:
 
 
 def _glob(pattern: list[Char], site: Site) -> list[str] | None:
-    """The names a pattern matches, or itself when it matches none; None when it is not known.
-
-    Brackets are taken to match anything, so the answer can hold more names than bash would find.
-    """
+    """The names a pattern matches, or itself when it matches none; None when it is not known."""
     if site.cwd is None or not site.trust_disk:
         return None
     text = "".join(char for char, _ in pattern)
-    if text.startswith("/") or "//" in text:
+    if text.startswith("/") or "//" in text or len(text) > 1_000:
         return None
     components: list[list[Char]] = [[]]
     for char in pattern:
@@ -227,6 +233,8 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
             components.append([])
         else:
             components[-1].append(char)
+    if len(components) > 20 or any(c.count(("*", False)) > MAX_STARS for c in components):
+        return None
     found = [""]
     for depth, component in enumerate(components):
         last = depth == len(components) - 1
@@ -245,6 +253,8 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
             if names is None:
                 return None
             regex = _regex(component)
+            if regex is None:
+                return None
             for name in names:
                 if (name.startswith(".") and not literal.startswith(".")) or not regex.fullmatch(
                     name
@@ -256,9 +266,7 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
             if len(following) > MAX_FIELDS:
                 return None
         found = following
-    if any(char == ("[", False) for char in pattern) or not found:
-        found.append(text)
-    return sorted(found)
+    return sorted(found) or [text]
 
 
 def _is_glob(chars: list[Char]) -> bool:
@@ -279,15 +287,28 @@ def _names(folder: Path) -> list[str] | None:
     return [".", "..", *names]
 
 
-def _regex(component: list[Char]) -> re.Pattern[str]:
+_BRACKET = re.compile(r"\[([!^]?)((?:[a-z]-[a-z]|[A-Z]-[A-Z]|[0-9]-[0-9]|[A-Za-z0-9_.])+)\]")
+
+
+def _regex(component: list[Char]) -> re.Pattern[str] | None:
+    """A pattern as a regular expression; None for brackets that are not modelled."""
     parts: list[str] = []
-    closed = any(char == "]" for char, _ in component)
-    for char, quoted in component:
-        if quoted or char not in "*?[" or (char == "[" and not closed):
-            parts.append(re.escape(char))
-        elif char == "[":
-            parts.append(".*")
-            break
-        else:
+    text = "".join(char for char, _ in component)
+    position = 0
+    while position < len(component):
+        char, quoted = component[position]
+        position += 1
+        if not quoted and char in "*?":
             parts.append(".*" if char == "*" else ".")
-    return re.compile("".join(parts), re.DOTALL)
+        elif not quoted and char == "[" and "]" in text[position:]:
+            found = _BRACKET.match(text, position - 1)
+            if found is None or any(q for _, q in component[position : found.end()]):
+                return None
+            parts.append(f"[{'^' if found[1] else ''}{found[2]}]")
+            position = found.end()
+        else:
+            parts.append(re.escape(char))
+    try:
+        return re.compile("".join(parts), re.DOTALL)
+    except re.error:  # a range that runs backwards
+        return None

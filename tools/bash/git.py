@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ...agent.effects import Effect, EffectKind
 from ..base import is_secret
@@ -310,11 +311,11 @@ def git(words: Sequence[Field], site: Site) -> Meaning:
             position += 1
             if value is None or value.text is None:
                 doubts.append(f"git `{word.text}` with an unknown value")
-                site = Site(site.root, None, site.moved, site.trust_disk)
+                site = replace(site, cwd=None)
             elif word.text == "-C":
                 effects.extend(site.look(value))
                 where = site.locate(value.text)
-                site = Site(site.root, where.path if where else None, site.moved, site.trust_disk)
+                site = replace(site, cwd=where.path if where else None)
             elif not _SAFE_SETTINGS.fullmatch(value.text):
                 doubts.append(f"git setting `{value.text}`")
     rest = words[position:]

@@ -71,6 +71,5 @@ def network(name: str, words: Sequence[Field], site: Site) -> Iterable[Effect]:
         elif option in _READS.get(name, ()):
             yield from site.read(value)
         elif name == "curl" and option.startswith(("-d", "-F", "--data", "--form")):
-            if value.text and "@" in value.text[:80]:
-                path = value.text.partition("@")[2].partition(";")[0]
-                yield from site.read(Field(path, value.source))
+            _, at, path = (value.text or "").partition("@")
+            yield from site.read(Field(path.partition(";")[0], value.source)) if at else ()

@@ -49,11 +49,13 @@ from .syntax import (
 if TYPE_CHECKING:
     from tree_sitter import Language, Node
 
-MAX_BYTES = 64 * 1024
+MAX_BYTES = 32 * 1024
 """Longer commands are not understood; reading them would take too long."""
 MAX_DEPTH = 24
 """Commands nested deeper than this are not understood."""
-_PARSE_SECONDS = 0.3
+MAX_STATEMENTS = 1_000
+"""Longer lists of commands are not understood."""
+_PARSE_SECONDS = 0.2
 
 _NOTHING = Sequence(())
 
@@ -144,6 +146,7 @@ class _Reader:
     def __init__(self, source: bytes) -> None:
         self.source = source
         self.depth = 0
+        self.statements = 0
 
     def text(self, start: int, end: int) -> str:
         return self.source[start:end].decode(errors="replace")
@@ -202,12 +205,15 @@ class _Reader:
     def statement(self, node: Node) -> Command:
         """One statement; what is not understood in it stays inside it."""
         self.depth += 1
+        self.statements += 1
         try:
             if self.depth > MAX_DEPTH:
                 raise _NotUnderstoodError(f"it is nested more than {MAX_DEPTH} deep")
+            if self.statements > MAX_STATEMENTS:
+                raise _NotUnderstoodError(f"it has more than {MAX_STATEMENTS} commands")
             return self._statement(node)
         except _NotUnderstoodError as error:
-            if self.depth > MAX_DEPTH:
+            if self.depth > MAX_DEPTH or self.statements > MAX_STATEMENTS:
                 raise
             return Unknown(
                 self.text(node.start_byte, node.end_byte), str(error), self.commands_in(node)

@@ -58,10 +58,10 @@ class Site:
     """Paths made by earlier commands of the line that may since lead somewhere else."""
     trust_disk: bool = True
     """Whether the disk is as it will be when this command runs: nothing of the line changes it."""
-    _cache: dict[tuple[str, bool, bool, tuple[str, ...]], tuple[Effect, ...]] = field(
-        default_factory=dict[tuple[str, bool, bool, tuple[str, ...]], tuple[Effect, ...]],
-        compare=False,
+    trees: dict[tuple[object, ...], tuple[Effect, ...]] = field(
+        default_factory=dict[tuple[object, ...], tuple[Effect, ...]], compare=False, repr=False
     )
+    """Folders looked through already."""
 
     def locate(self, text: str) -> Location | None:
         """The real place of a path as the command sees it; None when it cannot be known."""
@@ -153,12 +153,12 @@ class Site:
         if where is None:
             return unknown(EffectKind.READ, word.source)
         key = (str(where.path), follow, hidden, only)
-        if key not in self._cache:
-            self._cache[key] = (
+        if key not in self.trees:
+            self.trees[key] = (
                 *path_effects(EffectKind.READ, where),
                 *(self._below(where.path, follow, hidden, only) if where.inside else ()),
             )
-        return self._cache[key]
+        return self.trees[key]
 
     def _below(
         self, top: Path, follow: bool, hidden: bool, only: tuple[str, ...]

@@ -119,7 +119,7 @@ class Row:
         effects: list[Effect] = []
         for option, value in parsed.options:
             use = self.specs.get(option, "text")
-            if value is not None and use not in ("?", "text"):
+            if value is not None and use not in ("", "?", "text"):
                 effects.extend(self._use(use, value, parsed, site))
         uses = self.operands.split()
         if self.unless and parsed.has(self.unless):
