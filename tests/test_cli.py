@@ -21,6 +21,7 @@ import pytest
 from unabridged.agent.export import STREAM_SCHEMA
 from unabridged.agent.providers.scripted import Script
 from unabridged.agent.providers.scripted_server import ScriptedServer
+from unabridged.cli import main
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
 FILES = {
@@ -120,10 +121,12 @@ class Cli:
     def run(self, *words: str, **options: Any) -> Done:
         return self("run", *words, **options)
 
-    def refused(self, *words: str, code: int = 2, **options: Any) -> str:
-        """Run what cannot work: one line on standard error, no session, nothing changed."""
-        done = self(*words, **options)
-        assert done.code == code, done.err
+    def refused(self, *words: str) -> str:
+        """Run what cannot work: exit 2, one line of error, no session, nothing changed."""
+        return self.check_refused(self(*words))
+
+    def check_refused(self, done: Done) -> str:
+        assert done.code == 2, done.err
         assert done.out == ""
         assert done.err.startswith("unabridged")
         assert done.err.count("\n") == 1, done.err
@@ -154,6 +157,29 @@ class Cli:
 @pytest.fixture
 def cli(tmp_path: Path, serve_script: Callable[..., ScriptedServer]) -> Cli:
     return Cli(tmp_path, serve_script)
+
+
+Inside = Callable[..., Done]
+
+
+@pytest.fixture
+def inside(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Inside:
+    """Runs the command line in this process, where a process of its own shows nothing more."""
+    monkeypatch.chdir(cli.home)
+    monkeypatch.delenv("UNABRIDGED_API_KEY", raising=False)
+    monkeypatch.delenv("MOONSHOT_API_KEY", raising=False)
+    for name, value in cli.env.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*words: str) -> Done:
+        try:
+            code = main(cli.command(*words)[3:])
+        except SystemExit as error:
+            code = int(error.code or 0)
+        out, err = capfd.readouterr()
+        return Done(code, out, err)
+
+    return run
 
 
 # --- how a run ends -----------------------------------------------------------------------------
@@ -634,8 +660,8 @@ def test_a_bad_url_is_shown_without_its_key(cli: Cli, url: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["", "run", "approve", "deny", "answer", "trust"])
-def test_help(cli: Cli, command: str) -> None:
-    done = cli(*([command] if command else []), "--help")
+def test_help(inside: Inside, command: str) -> None:
+    done = inside(*([command] if command else []), "--help")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"usage: unabridged {command}".rstrip())
     if command in ("run", "approve", "deny", "answer"):
@@ -676,8 +702,8 @@ def test_help(cli: Cli, command: str) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_usage_is_one_line_and_2(cli: Cli, words: list[str], said: str) -> None:
-    assert said in cli.refused(*words)
+def test_usage_is_one_line_and_2(cli: Cli, inside: Inside, words: list[str], said: str) -> None:
+    assert said in cli.check_refused(inside(*words))
 
 
 def test_the_repository_is_a_file_or_empty(cli: Cli, tmp_path: Path) -> None:
