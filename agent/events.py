@@ -173,7 +173,7 @@ class AssistantMessage(Event):
 
     def compute_hash(self) -> str:
         """SHA-256 of everything received and of the link; times and positions do not count."""
-        kept = self.model_dump(mode="json", exclude={"seq", "at", "hash", "seconds"})
+        kept = self.model_dump(exclude={"seq", "at", "hash", "seconds"})
         text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -431,7 +431,8 @@ _adapter: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
 
 def to_line(event: AnyEvent) -> bytes:
     """One line of JSON for any content: ASCII, no raw newline, fields at their default left out."""
-    kept = {"type": event.type, **event.model_dump(mode="json", exclude_defaults=True)}
+    # Not in pydantic's own JSON mode: it cannot write every string that JSON can hold.
+    kept = {"type": event.type, **event.model_dump(exclude_defaults=True)}
     return json.dumps(kept, separators=(",", ":")).encode("ascii") + b"\n"
 
 

@@ -107,13 +107,13 @@ def report_failure(reason: str, format: Format) -> int:  # noqa: A002 - the name
 
 def result_line(result: Result) -> bytes:
     """The last line of the stream-JSON."""
-    document = {"type": "result", **result.model_dump(mode="json")}
+    document = {"type": "result", **result.model_dump()}
     return json.dumps(document).encode("ascii") + b"\n"
 
 
 def result_json(result: Result) -> bytes:
     """The result as one JSON document."""
-    return json.dumps(result.model_dump(mode="json"), indent=2).encode("ascii")
+    return json.dumps(result.model_dump(), indent=2).encode("ascii")
 
 
 class Reporter:

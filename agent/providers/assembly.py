@@ -53,7 +53,7 @@ class Assembly:
         moved = self._take_usage(chunk.get("usage"))
         shown: list[Shown] = []
         for choice in _dicts(chunk.get("choices")):
-            if choice.get("index") not in {0, None}:
+            if choice.get("index") not in (0, None):
                 continue
             moved |= self._take_usage(choice.get("usage"))
             if finish := _text(choice.get("finish_reason")):
