@@ -215,6 +215,26 @@ async def test_c44_twice_and_the_code_says_by_what(bench: Bench, code: Exit) -> 
     await gone_on(bench)
 
 
+@pytest.mark.parametrize("on_ask", ["stop", "wait"])
+async def test_c44_again_while_it_is_being_stopped(bench: Bench, on_ask: str) -> None:
+    stubborn = "trap '' TERM; touch started; while :; do sleep 64; done"
+    step = [[("shell", {"command": stubborn}), READ]]
+    session = bench.create(step, allow=["execute", "write"], on_ask=on_ask)
+    running = asyncio.create_task(bench.run(session, "go"))
+    async with asyncio.timeout(10):
+        while not (bench.repo / "started").exists():
+            await asyncio.sleep(0.01)
+        for _ in range(8):
+            session.cancel()
+            await asyncio.sleep(0.1)
+        await running
+    assert bench.code(session) == 130
+    assert len(bench.of(session, RunEnded)) == 1
+    await session.close()
+    assert not any("sleep 64" in " ".join(p.cmdline()) for p in psutil.Process().children(True))
+    await gone_on(bench)
+
+
 async def test_c44_closing_ends_a_run(bench: Bench) -> None:
     session = bench.create([[("shell", {"command": "sleep 63"})]], allow=["execute"])
     running = asyncio.create_task(bench.run(session, "go"))

@@ -253,6 +253,7 @@ async def test_c47_cut_after_any_event_and_within_it_resume_works(
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)
 async def test_c47_cut_at_every_byte_after_the_repository_resume_works(bench: Bench) -> None:
     log = await cut_log(bench)
     first = log.index(b'"type":"run_started"')
