@@ -247,7 +247,7 @@ class K3(nn.Module):
         state.load_tensors(tensors)
         return state
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def extend(self, state: SequenceState, tokens: Sequence[int]) -> Tensor:
         """Read tokens into the state, in place; logits after the last, [vocab].
 
@@ -261,7 +261,7 @@ class K3(nn.Module):
             hidden = self.hidden(span, [len(span)], [state])
         return self.language_model.lm_head(hidden[-1])
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def step(self, states: Sequence[SequenceState], tokens: Sequence[int]) -> Tensor:
         """Read one token into each of several states, in place; logits, [B, vocab]."""
         if len(states) != len(tokens):

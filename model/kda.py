@@ -258,7 +258,8 @@ def _scratch(name: str, like: Tensor) -> Tensor | None:
         return None
     buffer = _buffers.kept.get((name, like.dtype))
     if buffer is None or buffer.numel() < like.numel():
-        buffer = torch.empty(like.numel(), dtype=like.dtype)
+        with torch.inference_mode(False):  # usable inside and outside of inference mode
+            buffer = torch.empty(like.numel(), dtype=like.dtype)
         _buffers.kept[name, like.dtype] = buffer
     return buffer[: like.numel()].view(like.shape)
 

@@ -177,6 +177,15 @@ def test_state_carries_over_any_cut() -> None:
     torch.testing.assert_close(S, whole_S, rtol=0, atol=1e-13)
 
 
+def test_memory_kept_from_inference_mode_serves_outside_of_it() -> None:
+    args = single(inputs(1, 64, 1, 8, 8))
+    kda._buffers.kept.clear()
+    with torch.inference_mode():
+        first = kda.chunk_kda(*args)[0].clone()
+    with torch.no_grad():
+        assert torch.equal(kda.chunk_kda(*args)[0], first)
+
+
 def test_inputs_are_left_alone() -> None:
     args = single(inputs(1, 64, 1, 16, 16))
     before = [x.clone() for x in args]
