@@ -415,8 +415,12 @@ class _Room:
 
     def _new_warden(self) -> socket.socket:
         ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(self._socket, [b"w"], [theirs.fileno()])
+        try:
+            with theirs:
+                socket.send_fds(self._socket, [b"w"], [theirs.fileno()])
+        except OSError as error:
+            ours.close()
+            raise OSError(self.abandon() or error.strerror) from error
         return ours
 
 

@@ -28,12 +28,29 @@ Mode = Literal["auto", "required", "off"]
 
 PROBE_SECONDS = 10.0
 
-_CREDENTIALS = (
-    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".config/gcloud", ".config/gh",
-    ".password-store", ".local/share/keyrings", ".netrc", ".git-credentials", ".pypirc", ".pgpass",
-    ".config/git/credentials", ".cargo/credentials.toml", ".cargo/credentials", ".vault-token",
-)  # fmt: skip
-"""Of the home folder: what holds secrets and nothing a build needs."""
+_SSH = ("ssh", "scp", "sftp", "rsync", "git")
+_CREDENTIALS: dict[str, tuple[str, ...]] = {
+    ".ssh": _SSH,
+    ".gnupg": ("gpg", "gpg2", "git"),
+    ".git-credentials": ("git",),
+    ".config/git/credentials": ("git",),
+    ".netrc": ("git", "curl", "ftp"),
+    ".config/gh": ("gh", "git"),
+    ".aws": ("aws", "terraform", "sam", "cdk"),
+    ".azure": ("az", "terraform"),
+    ".config/gcloud": ("gcloud", "gsutil", "bq", "terraform"),
+    ".kube": ("kubectl", "helm", "k9s", "kustomize"),
+    ".docker": ("docker", "docker-compose", "podman"),
+    ".cargo/credentials": ("cargo",),
+    ".cargo/credentials.toml": ("cargo",),
+    ".pypirc": ("twine", "flit", "hatch"),
+    ".pgpass": ("psql", "pg_dump", "pg_restore"),
+    ".vault-token": ("vault",),
+    ".password-store": ("pass",),
+    ".local/share/keyrings": (),
+}
+"""Of the home folder: what holds secrets and nothing a build needs, and the programs whose own
+credentials these are: whoever grants `git push` means it to work."""
 
 _DEVICES = ("nvidia*", "dri", "kfd")
 """Accelerators: the work on this repository may need them, and they lead to no file."""
@@ -45,6 +62,9 @@ _RUN = (
     "/run/nvidia-persistenced",
 )
 """Of `/run`: names of hosts, and the programs and drivers of NixOS."""
+
+_PROC = ("sys", "sysrq-trigger", "fs", "mtrr", "acpi", "asound", "scsi")
+"""Of `/proc`: what root could change the system with, also without any capability."""
 
 _ROOT_KEEPS = (
     "CAP_CHOWN",
@@ -70,7 +90,9 @@ class Grant:
     """Change the repository."""
     network: bool = False
     secret: bool = False
-    """Read the credentials of the home folder."""
+    """See the secrets of the environment."""
+    credentials: tuple[str, ...] = ()
+    """See these of the home folder."""
     outside: tuple[Path, ...] = ()
     """Change these paths outside the repository."""
 
@@ -78,12 +100,14 @@ class Grant:
     def of(cls, effects: Iterable[Effect]) -> Grant:
         """The grant that allows exactly these effects."""
         write = network = secret = False
+        credentials: set[str] = set()
         outside: set[Path] = set()
         for effect in effects:
+            path = Path(effect.path) if effect.path is not None else None
             match effect.kind:
                 case EffectKind.WRITE | EffectKind.DELETE:
-                    if effect.path is not None and Path(effect.path).is_absolute():
-                        outside.add(_nearest(Path(effect.path), effect.kind))
+                    if path is not None and path.is_absolute():
+                        outside.add(_nearest(path, effect.kind))
                     else:
                         write = True
                 case EffectKind.GIT_DESTRUCTIVE:
@@ -91,10 +115,14 @@ class Grant:
                 case EffectKind.NETWORK:
                     network = True
                 case EffectKind.SECRET:
-                    secret = True
+                    secret = secret or path is None
+                    credentials |= _holding(path)
+                case EffectKind.EXECUTE if effect.command:
+                    program = Path(effect.command[0]).name
+                    credentials |= {name for name, own in _CREDENTIALS.items() if program in own}
                 case _:
                     pass
-        return cls(write, network, secret, tuple(sorted(outside)))
+        return cls(write, network, secret, tuple(sorted(credentials)), tuple(sorted(outside)))
 
 
 NOTHING = Grant()
@@ -108,6 +136,22 @@ def _nearest(path: Path, kind: EffectKind) -> Path:
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
+
+
+def _holding(secret: Path | None) -> set[str]:
+    """The credentials of the home folder that a secret path means; None: any of them."""
+    if secret is None:
+        return set(_CREDENTIALS)
+    home = _home()
+    return {
+        name
+        for name in _CREDENTIALS
+        if (own := home / name) == secret or own in secret.parents or secret in own.parents
+    }
+
+
+def _home() -> Path:
+    return Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
 
 
 class Scratch:
@@ -235,7 +279,7 @@ class Sandbox:
 
     def _mounts(self, root: Path, grant: Grant, scratch: Scratch) -> list[Mount]:
         """In the order they are made: outer folders first, so that inner ones stay in force."""
-        home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
+        home = _home()
         mounts = {mount.path: mount for mount in _system(home, scratch)}
 
         def add(path: Path, kind: _Kind) -> None:
@@ -248,12 +292,14 @@ class Sandbox:
         for needed in _needed():
             if any(path in needed.parents for path in covered):
                 add(needed, "ro-bind")
-        if not grant.secret:
-            for name in _CREDENTIALS:
-                add(home / name, "hide")
+        for name in _CREDENTIALS.keys() - set(grant.credentials):
+            add(home / name, "hide")
         add(root, "bind" if grant.write else "ro-bind")
         for path in grant.outside:
-            add(path, "bind")
+            # Never a folder that holds the home folder or the repository; private ones stay so.
+            too_much = any(path in (each, *each.parents) for each in (home, root))
+            if not too_much and not any(each in (path, *path.parents) for each in covered):
+                add(path, "bind")
         for path in self.protected:
             add(path, "ro-bind")
         for path in self.hidden:
@@ -275,9 +321,8 @@ def _system(home: Path, scratch: Scratch) -> list[Mount]:
             mounts.append(Mount(path, "bind", scratch.folder(name)))
     for pattern in _DEVICES:
         mounts += [Mount(path, "dev-bind") for path in Path("/dev").glob(pattern)]
-    return mounts + [
-        Mount(path, "ro-bind") for name in _RUN if (path := Path("/run", name)).exists()
-    ]
+    kept = [Path("/run", name) for name in _RUN] + [Path("/proc", name) for name in _PROC]
+    return mounts + [Mount(path, "ro-bind") for path in kept if path.exists()]
 
 
 def _needed() -> list[Path]:

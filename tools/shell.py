@@ -152,8 +152,8 @@ class Shell(Tool[ShellArguments]):
         except StartError as error:
             raise ToolError(str(error)) from error
         if args.background:
-            return await self._start_job(args, running_job=self.processes.background(
-                self.owner, args.command, running))  # fmt: skip
+            job = self.processes.background(self.owner, args.command, running)
+            return await self._watch(job, args.timeout_seconds)
         try:
             outcome = await running.wait(args.timeout_seconds or TIMEOUT)
             shown = output.excerpt()
@@ -168,14 +168,13 @@ class Shell(Tool[ShellArguments]):
         finally:
             output.close()
 
-    async def _start_job(self, args: ShellArguments, running_job: Job) -> Result:
-        job = running_job
-        if args.timeout_seconds is not None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(args.timeout_seconds, job.running.stop, "timeout")
+    async def _watch(self, job: Job, limit: int | None) -> Result:
+        """Report a new job; one that fails at once is reported as ended."""
+        if limit is not None:
+            timer = asyncio.get_running_loop().call_later(limit, job.running.stop, "timeout")
             job.running.done.add_done_callback(lambda _done: timer.cancel())
         await asyncio.wait([job.running.done], timeout=EARLY)
-        return self._report(job, f"{job.id} started in the background.\n")
+        return self._report(job)
 
     def _job(self, name: str) -> Job:
         job = self.processes.jobs.get(name)
@@ -188,14 +187,14 @@ class Shell(Tool[ShellArguments]):
         lines = [f"{job.id}: {_state(job)}: {job.command}" for job in mine]
         return "\n".join(lines) or "There are no jobs."
 
-    def _report(self, job: Job, start: str = "") -> Result:
+    def _report(self, job: Job) -> Result:
         """The state of a job and what it printed since its owner last looked."""
         output, outcome = job.running.output, job.outcome
         shown = output.excerpt(job.shown)
         job.shown = output.kept
         notes = [] if outcome is None else _notes(outcome)
         return Result(
-            "\n".join([f"{start}{job.id}: {_state(job)}", *notes, shown or "(no new output)"]),
+            "\n".join([f"{job.id}: {_state(job)}", *notes, shown or "(no new output)"]),
             exit_code=None if outcome is None else _exit_code(outcome),
             data={"job": job.id, "command": job.command, "running": outcome is None},
         )
