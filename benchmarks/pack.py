@@ -118,9 +118,6 @@ def report(tree: Path, vocabulary: Path, runs: int) -> None:
     known = packers(vocabulary)
     results: dict[str, list[Run]] = {packer.name: [] for packer in known}
     sizes: dict[str, tuple[int, int]] = {}
-    from unabridged.model.chat.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.from_file(vocabulary)
     with tempfile.TemporaryDirectory() as temporary:
         for _ in range(runs):
             for packer in known:
@@ -129,10 +126,11 @@ def report(tree: Path, vocabulary: Path, runs: int) -> None:
                 if packer.cold:
                     shutil.rmtree(cache, ignore_errors=True)
                 results[packer.name].append(measure(packer, tree, out, cache))
-                text = out.read_bytes().decode("utf-8", "replace")
-                if packer.name not in sizes:
-                    sizes[packer.name] = (out.stat().st_size, tokenizer.count(text))
-                out.unlink()
+                out.replace(Path(temporary, f"kept {packer.name}"))
+        # Only now: a child's peak memory is never below what its parent had when it forked.
+        for packer in known:
+            kept = Path(temporary, f"kept {packer.name}")
+            sizes[packer.name] = (kept.stat().st_size, count(kept, vocabulary))
     base = results["floor C (exact count)"]
     cpu_base, wall_base = median(r.cpu for r in base), median(r.wall for r in base)
     print(f"\n{tree.name}")
@@ -152,6 +150,17 @@ def report(tree: Path, vocabulary: Path, runs: int) -> None:
             f"| {(rss - 1.5 * size) / 1e6:.0f} MB |",
             flush=True,
         )
+
+
+def count(file: Path, vocabulary: Path) -> int:
+    """Tokens of a file, in a process of its own."""
+    code = (
+        "import sys; from unabridged.model.chat.tokenizer import Tokenizer; "
+        "text = open(sys.argv[2], 'rb').read().decode('utf-8', 'replace'); "
+        "print(Tokenizer.from_file(sys.argv[1]).count(text))"
+    )
+    command = [sys.executable, "-c", code, str(vocabulary), str(file)]
+    return int(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
 def measure(packer: Packer, tree: Path, out: Path, cache: Path) -> Run:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import codecs
 import re
 from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 from .secrets import is_secret
 
@@ -118,10 +120,10 @@ def never_sent(name: str) -> str | None:
 
 def left_out(name: str) -> str | None:
     """Why a file of this name is left out unless it is asked for."""
-    *folders, base = name.lower().split("/")
+    folder, _, base = name.lower().rpartition("/")
     if base in _LOCK_FILES:
         return "lock file"
-    if not _VENDORED_FOLDERS.isdisjoint(folders):
+    if _folder(folder).vendored:
         return "vendored"
     return "generated" if _GENERATED.search(base) else None
 
@@ -147,22 +149,40 @@ def left_out_content(name: str, data: bytes) -> str | None:
 
 def kind(name: str) -> Kind:
     """Where a file stands in the order of making room."""
-    *folders, base = name.split("/")
-    lower = [folder.lower() for folder in folders]
+    path, _, base = name.rpartition("/")
+    folder = _folder(path.lower())
     suffix = _suffix(base.lower())
-    if _CONFIGURATION.search(name):
+    if suffix not in _CODE and _CONFIGURATION.search(name):
         return Kind.SOURCE
-    if suffix in _DATA or (suffix not in _CODE and not _DATA_FOLDERS.isdisjoint(lower)):
+    if suffix in _DATA or (suffix not in _CODE and folder.data):
         return Kind.DATA
-    if not _GENERATED_FOLDERS.isdisjoint(lower):
+    if folder.generated:
         return Kind.GENERATED_LOOKING
-    if suffix in _DOCS or (suffix not in _CODE and not _DOCS_FOLDERS.isdisjoint(lower)):
+    if suffix in _DOCS or (suffix not in _CODE and folder.docs):
         return Kind.DOCS
-    if _TEST_NAME.search(base) or not _TEST_FOLDERS.isdisjoint(lower):
+    if folder.tests or _TEST_NAME.search(base):
         return Kind.TESTS
     return Kind.SOURCE
 
 
+class _Folder(NamedTuple):
+    """What the parts of a folder's name say."""
+
+    vendored: bool
+    data: bool
+    generated: bool
+    docs: bool
+    tests: bool
+
+
+@lru_cache(maxsize=65_536)
+def _folder(folder: str) -> _Folder:
+    parts = folder.split("/")
+    kinds = (_VENDORED_FOLDERS, _DATA_FOLDERS, _GENERATED_FOLDERS, _DOCS_FOLDERS, _TEST_FOLDERS)
+    return _Folder(*(not one.isdisjoint(parts) for one in kinds))
+
+
 def _suffix(name: str) -> str:
+    """After the last dot of the last part; empty for `.name`."""
     base = name.rpartition("/")[2]
     return base.rpartition(".")[2] if "." in base[1:] else ""

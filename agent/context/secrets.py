@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import posixpath
+from functools import lru_cache
 
 _SECRET_NAMES = frozenset(
     {
@@ -23,12 +23,17 @@ _PUBLIC_ENV = (".example", ".sample", ".template", ".dist", ".defaults")
 
 def is_secret(name: str) -> bool:
     """Whether a path by its name holds secrets: `.env*`, keys, tokens, cloud credentials."""
-    parts = name.lower().split("/")
-    base = parts[-1]
-    if base == ".env" or base == ".envrc" or base.startswith(".env."):
+    folder, _, base = name.lower().rpartition("/")
+    if base.startswith(".env") and (base in (".env", ".envrc") or base.startswith(".env.")):
         return not base.endswith(_PUBLIC_ENV)
+    stem, dot, suffix = base.rpartition(".")
     return (
         base in _SECRET_NAMES
-        or posixpath.splitext(base)[1] in _SECRET_SUFFIXES
-        or not _SECRET_FOLDERS.isdisjoint(parts[:-1])
+        or (bool(stem.lstrip(".")) and dot + suffix in _SECRET_SUFFIXES)
+        or _is_secret_folder(folder)
     )
+
+
+@lru_cache(maxsize=65_536)
+def _is_secret_folder(folder: str) -> bool:
+    return not _SECRET_FOLDERS.isdisjoint(folder.split("/"))

@@ -329,7 +329,8 @@ def _add(entry: os.DirEntry[str], name: str, files: list[File], left: list[Left]
 
 def _filter(root: Path, listing: Listing, wanted: Matcher, unwanted: Matcher) -> Listing:
     """Apply our own ignore files and what the caller excludes."""
-    own = [file.name for file in listing.files if Path(file.name).name == OWN_IGNORE_FILE]
+    own = [file.name for file in listing.files if file.name.endswith(OWN_IGNORE_FILE)]
+    own = [name for name in own if Path(name).name == OWN_IGNORE_FILE]
     scopes = [scope for name in own if (scope := _read_ignore(root, name)) is not None]
     scopes.sort(key=lambda scope: scope.folder.count("/"))
     if not scopes and not unwanted:
