@@ -168,10 +168,10 @@ def inside(cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
     monkeypatch.chdir(cli.home)
     monkeypatch.delenv("UNABRIDGED_API_KEY", raising=False)
     monkeypatch.delenv("MOONSHOT_API_KEY", raising=False)
-    for name, value in cli.env.items():
-        monkeypatch.setenv(name, value)
 
     def run(*words: str) -> Done:
+        for name, value in cli.env.items():
+            monkeypatch.setenv(name, value)
         try:
             code = main(cli.command(*words)[3:])
         except SystemExit as error:
@@ -222,8 +222,6 @@ def test_text_output_has_the_result_on_stdout_and_the_way_on_stderr(cli: Cli) ->
     assert cli.log.stem in done.out
     assert "read pkg/a.py" in done.err
     assert "+    return 2" in done.err
-    quiet = cli.run("Again", "--allow", "write", "--quiet")
-    assert quiet.err == ""
 
 
 def test_needs_approval(cli: Cli) -> None:
@@ -259,9 +257,9 @@ def test_budget(cli: Cli) -> None:
     assert cli.run("--resume", "last", "--max-steps", "9").code == 0
 
 
-def test_stuck(cli: Cli) -> None:
+def test_stuck(cli: Cli, inside: Inside) -> None:
     cli.serve(READ, end="repeat")
-    done = cli.run("Look", "--json")
+    done = inside("run", "Look", "--json")
     assert (done.code, done.result["exit_name"]) == (6, "stuck")
     assert done.result["steps"] < 12
 
@@ -283,23 +281,23 @@ def test_provider_failed_by_thinking_only(cli: Cli) -> None:
     ],
     ids=["no finish", "partial", "blocked", "failing", "unverified"],
 )
-def test_not_finished(cli: Cli, turns: Sequence[dict[str, Any]], why: str) -> None:
+def test_not_finished(cli: Cli, inside: Inside, turns: Sequence[dict[str, Any]], why: str) -> None:
     cli.serve(*turns)
-    done = cli.run("Look", "--allow", "execute:false", "--json")
+    done = inside("run", "Look", "--allow", "execute:false", "--json")
     assert (done.code, done.result["exit_name"]) == (8, "unfinished")
     assert why in done.result["reason"]
 
 
-def test_denied_for_want_of_a_person_ends_with_3(cli: Cli) -> None:
+def test_denied_for_want_of_a_person_ends_with_3(cli: Cli, inside: Inside) -> None:
     cli.serve(EDIT, finish("done", "Said no."))
-    done = cli.run("Make f return 2", "--on-ask", "deny", "--json")
+    done = inside("run", "Make f return 2", "--on-ask", "deny", "--json")
     assert (done.code, done.result["status"]) == (3, "done")
     assert cli.untouched
 
 
-def test_read_only_denies_and_goes_on(cli: Cli) -> None:
+def test_read_only_denies_and_goes_on(cli: Cli, inside: Inside) -> None:
     server = cli.serve(EDIT, finish("blocked", "May not."))
-    assert cli.run("Make f return 2", "--mode", "read-only").code == 8
+    assert inside("run", "Make f return 2", "--mode", "read-only").code == 8
     assert "read-only" in server.requests[1].json["messages"][-1]["content"]
     assert cli.untouched
 
@@ -412,10 +410,10 @@ def test_stream_json_is_versioned_whole_and_ends_with_the_result(cli: Cli, tmp_p
     assert trace.read_text() == done.out
 
 
-def test_trace_goes_with_any_output(cli: Cli, tmp_path: Path) -> None:
+def test_trace_goes_with_any_output(cli: Cli, inside: Inside, tmp_path: Path) -> None:
     cli.serve(finish())
     trace = tmp_path / "trace.jsonl"
-    assert cli.run("Look", "--trace", str(trace), "--json").result["exit_code"] == 0
+    assert inside("run", "Look", "--trace", str(trace), "--json").result["exit_code"] == 0
     lines = [json.loads(line) for line in trace.read_bytes().splitlines()]
     assert (lines[0]["type"], lines[-1]["type"]) == ("stream", "result")
 
@@ -473,25 +471,25 @@ TWO = turn(
 )
 
 
-def test_approve_and_deny_by_number_and_by_id(cli: Cli) -> None:
+def test_approve_and_deny_by_number_and_by_id(cli: Cli, inside: Inside) -> None:
     server = cli.serve(TWO, finish())
-    first = cli.run("Go", "--json")
+    first = inside("run", "Go", "--json")
     assert first.code == 3
     ids = [pending["call_id"] for pending in first.result["pending"]]
     assert len(ids) == 2
-    wrong = cli("approve", "last", "--only", "3", "--no-resume")
+    wrong = inside("approve", "last", "--only", "3", "--no-resume")
     assert wrong.code == 2
     assert ids[1] in wrong.err
-    assert cli("approve", "last", "--only", "1", "--no-resume").code == 0
+    assert inside("approve", "last", "--only", "1", "--no-resume").code == 0
     assert cli.untouched
     assert len(server.requests) == 1
-    again = cli.run("--resume", "last", "--json")
+    again = inside("run", "--resume", "last", "--json")
     assert (again.code, [p["call_id"] for p in again.result["pending"]]) == (3, ids[1:])
-    denied = cli("deny", cli.log.stem[:10], "--only", ids[1], "--reason", "not now", "--json")
+    denied = inside("deny", cli.log.stem[:10], "--only", ids[1], "--reason", "not now", "--json")
     assert (denied.code, denied.result["exit_name"]) == (0, "done")
     assert (cli.repo / "pkg/a.py").read_bytes() == b"def f():\n    return 2\n"
     assert "not now" in server.requests[-1].body.decode()
-    nothing = cli("approve", "last")
+    nothing = inside("approve", "last")
     assert nothing.code == 2
     assert "nothing waits" in nothing.err
 
@@ -505,26 +503,27 @@ def test_approve_all_and_go_on(cli: Cli) -> None:
     assert "42" in server.requests[-1].json["messages"][-1]["content"]
 
 
-def test_last_is_the_latest_of_the_repository_here(cli: Cli, tmp_path: Path) -> None:
+def test_last_is_the_latest_of_the_repository_here(
+    cli: Cli, inside: Inside, tmp_path: Path
+) -> None:
     cli.serve(EDIT, finish())
-    assert cli.run("Go").code == 3
+    first = inside("run", "Go", "--json").result
     other = tmp_path / "other"
     other.mkdir()
     (other / "x.txt").write_text("x\n")
-    assert cli.run("Look", "--repo", str(other), "--allow", "write").code == 0
-    elsewhere = cli("deny", "last", "--repo", str(other))
+    assert inside("run", "Look", "--repo", str(other), "--allow", "write").code == 0
+    elsewhere = inside("deny", "last", "--repo", str(other))
     assert elsewhere.code == 2
-    assert cli("approve", "last").code == 0
-    log = sorted(cli.sessions.glob("*.jsonl"))[0]
-    mismatch = cli.run("--resume", log.stem, "--repo", str(other))
+    assert inside("approve", "last").code == 0
+    mismatch = inside("run", "--resume", first["session"], "--repo", str(other))
     assert mismatch.code == 2
     assert str(cli.repo) in mismatch.err
 
 
-def test_new_words_on_resume_close_what_waited(cli: Cli) -> None:
+def test_new_words_on_resume_close_what_waited(cli: Cli, inside: Inside) -> None:
     server = cli.serve(EDIT, finish())
-    assert cli.run("Go").code == 3
-    assert cli.run("Leave it", "--resume", "last").code == 0
+    assert inside("run", "Go").code == 3
+    assert inside("run", "Leave it", "--resume", "last").code == 0
     messages = server.requests[-1].json["messages"]
     assert [m["role"] for m in messages[-2:]] == ["tool", "user"]
     assert cli.untouched
@@ -555,7 +554,7 @@ def test_task_from_a_file_with_an_image(cli: Cli, tmp_path: Path) -> None:
     assert image["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")
 
 
-def test_rules_from_flags_and_from_a_file(cli: Cli, tmp_path: Path) -> None:
+def test_rules_from_flags_and_from_a_file(cli: Cli, inside: Inside, tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text(
         '[[rule]]\ndecision = "allow"\neffect = "write"\npath = "pkg/*.py"\n'
@@ -564,36 +563,36 @@ def test_rules_from_flags_and_from_a_file(cli: Cli, tmp_path: Path) -> None:
     server = cli.serve(
         EDIT, turn(EDIT_B), turn(call("shell", command="python3 --version")), finish()
     )
-    done = cli.run("Go", "--allow", f"@{rules}", "--allow", "execute:python3 *", "--json")
+    done = inside("run", "Go", "--allow", f"@{rules}", "--allow", "execute:python3 *", "--json")
     assert done.code == 0, done.result
     assert [f["path"] for f in done.result["files_changed"]] == ["pkg/a.py"]
     assert "Not allowed" in server.requests[2].json["messages"][-1]["content"]
     assert "Python 3" in server.requests[3].json["messages"][-1]["content"]
 
 
-def test_trust(cli: Cli) -> None:
+def test_trust(cli: Cli, inside: Inside) -> None:
     (cli.repo / "AGENTS.md").write_text("Always say please.\n")
     server = cli.serve(finish())
 
     def told() -> bool:
         return "Always say please." in server.requests[-1].json["messages"][0]["content"]
 
-    assert cli.run("Go").code == 0
+    assert inside("run", "Go").code == 0
     assert not told()
-    assert cli.run("Go", "--trust").code == 0
+    assert inside("run", "Go", "--trust").code == 0
     assert told()
-    assert cli.run("Go").code == 0
+    assert inside("run", "Go").code == 0
     assert not told()
-    granted = cli("trust", str(cli.repo))
+    granted = inside("trust", str(cli.repo))
     assert (granted.code, "AGENTS.md" in granted.out) == (0, True)
-    assert cli.run("Go").code == 0
+    assert inside("run", "Go").code == 0
     assert told()
     (cli.repo / "AGENTS.md").write_text("Always say please. Now!\n")
-    changed = cli.run("Go")
+    changed = inside("run", "Go")
     assert "AGENTS.md changed" in changed.err
     assert not told()
-    assert "no longer" in cli("trust", "--revoke", str(cli.repo)).out
-    assert "was not" in cli("trust", "--revoke", cwd=cli.repo).out
+    assert "no longer" in inside("trust", "--revoke", str(cli.repo)).out
+    assert "was not" in inside("trust", "--revoke", str(cli.repo)).out
 
 
 # --- keys ---------------------------------------------------------------------------------------
@@ -651,8 +650,8 @@ def test_a_key_in_the_url_is_used_and_found_nowhere_else(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "url", ["me:pw-secret@host/v1", "htp://me:pw-secret@host", "http://me:pw-secret@[x"]
 )
-def test_a_bad_url_is_shown_without_its_key(cli: Cli, url: str) -> None:
-    assert "pw-secret" not in (said := cli.refused("run", "Go", "--base-url", url))
+def test_a_bad_url_is_shown_without_its_key(cli: Cli, inside: Inside, url: str) -> None:
+    assert "pw-secret" not in (said := cli.check_refused(inside("run", "Go", "--base-url", url)))
     assert "/v1" in said
 
 
@@ -706,11 +705,11 @@ def test_usage_is_one_line_and_2(cli: Cli, inside: Inside, words: list[str], sai
     assert said in cli.check_refused(inside(*words))
 
 
-def test_the_repository_is_a_file_or_empty(cli: Cli, tmp_path: Path) -> None:
-    said = cli.refused("run", "x", "--repo", str(cli.repo / "README.md"))
+def test_the_repository_is_a_file_or_empty(cli: Cli, inside: Inside, tmp_path: Path) -> None:
+    said = cli.check_refused(inside("run", "x", "--repo", str(cli.repo / "README.md")))
     assert "not a folder" in said
     (tmp_path / "empty").mkdir()
-    assert "no files" in cli.refused("run", "x", "--repo", str(tmp_path / "empty"))
+    assert "no files" in cli.check_refused(inside("run", "x", "--repo", str(tmp_path / "empty")))
 
 
 def test_without_git_or_a_git_repository_it_works(cli: Cli, tmp_path: Path) -> None:
@@ -730,22 +729,22 @@ def test_without_git_or_a_git_repository_it_works(cli: Cli, tmp_path: Path) -> N
     assert [f["path"] for f in done.result["files_changed"]] == ["a.txt"]
 
 
-def test_broken_settings_name_file_and_line(cli: Cli) -> None:
+def test_broken_settings_name_file_and_line(cli: Cli, inside: Inside) -> None:
     settings = cli.home / "config/unabridged/config.toml"
     settings.parent.mkdir(parents=True)
     settings.write_text('[model]\nname = "kimi-k3"\nefort = "max"\n')
-    said = cli.refused("run", "x")
+    said = cli.check_refused(inside("run", "x"))
     assert f"{settings}, line 3" in said
     assert "did you mean `effort`?" in said
     settings.write_text("[model]\nname = \n")
-    assert "line 2" in cli.refused("run", "x")
+    assert "line 2" in cli.check_refused(inside("run", "x"))
 
 
-def test_broken_trusted_project_settings_name_file_and_line(cli: Cli) -> None:
+def test_broken_trusted_project_settings_name_file_and_line(cli: Cli, inside: Inside) -> None:
     settings = cli.repo / ".unabridged/config.toml"
     settings.parent.mkdir()
     settings.write_text('[model]\nbase_url = "http://evil"\n')
-    said = cli.refused("run", "x", "--trust")
+    said = cli.check_refused(inside("run", "x", "--trust"))
     assert f"{settings}, line 1" in said
     assert "a project can never set" in said
 
@@ -759,17 +758,17 @@ def test_nothing_listens_there(cli: Cli) -> None:
     assert done.result["endpoint"] == "http://127.0.0.1:9/v1"
 
 
-def test_a_web_page_is_no_endpoint(cli: Cli) -> None:
+def test_a_web_page_is_no_endpoint(cli: Cli, inside: Inside) -> None:
     cli.serve({"faults": [{"kind": "page"}]})
-    done = cli.run("x", "--json")
+    done = inside("run", "x", "--json")
     assert done.code == 7
     assert "a web page" in done.result["reason"]
     assert len(cli.events) < 12
 
 
-def test_an_unknown_model_is_said_with_those_there_are(cli: Cli) -> None:
+def test_an_unknown_model_is_said_with_those_there_are(cli: Cli, inside: Inside) -> None:
     cli.serve(finish(), model="kimi-k3")
-    done = cli.run("x", "--model", "kimi-k9", "--json")
+    done = inside("run", "x", "--model", "kimi-k9", "--json")
     assert done.code == 7
     assert "has no model 'kimi-k9'" in done.result["reason"]
     assert "kimi-k3" in done.result["reason"]
@@ -834,23 +833,23 @@ def test_a_session_in_use_is_refused(
     assert cli.log.read_bytes() == before
 
 
-def test_a_damaged_log_is_not_continued(cli: Cli) -> None:
+def test_a_damaged_log_is_not_continued(cli: Cli, inside: Inside) -> None:
     cli.serve(READ, finish())
-    assert cli.run("x").code == 0
+    assert inside("run", "x").code == 0
     data = cli.log.read_bytes()
     cli.log.write_bytes(data.replace(b"Look first.", b"Look later."))
-    done = cli.run("more", "--resume", cli.log.stem, "--json")
+    done = inside("run", "more", "--resume", cli.log.stem, "--json")
     assert done.code == 1
     assert f"{cli.log}, line" in done.err
     assert done.result["exit_code"] == 1
     lines = data.splitlines(keepends=True)
     cli.log.write_bytes(b"".join([*lines[:3], *lines[4:]]))
-    assert cli.run("more", "--resume", cli.log.stem).code == 1
+    assert inside("run", "more", "--resume", cli.log.stem).code == 1
 
 
-def test_a_torn_log_is_cut_said_and_continued(cli: Cli) -> None:
+def test_a_torn_log_is_cut_said_and_continued(cli: Cli, inside: Inside) -> None:
     cli.serve(READ, finish())
-    assert cli.run("x").code == 0
+    assert inside("run", "x").code == 0
     cli.log.write_bytes(cli.log.read_bytes() + b'{"type":"user_mess')
-    done = cli.run("more", "--resume", "last", "--output", "stream-json")
+    done = inside("run", "more", "--resume", "last", "--output", "stream-json")
     assert any(line["type"] == "log_repaired" for line in done.lines)
