@@ -157,7 +157,8 @@ class Reporter:
             _silence(file)
             if not isinstance(error, BrokenPipeError):
                 self.incomplete = True
-                self._warn(f"{file.name}: {error.strerror}; what follows is not written there.")
+                name = "standard output" if file is sys.stdout.buffer else file.name
+                self._warn(f"{name}: {error.strerror}; what follows is not written there.")
 
     def show(self, item: AnyEvent | Delta) -> None:
         """One event or delta."""

@@ -460,7 +460,8 @@ def test_a_full_disk_under_the_output_is_said_and_is_no_success(cli: Cli) -> Non
             words, env=cli.env, stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert process.returncode == 1
-    assert process.stderr.decode().count("\n") == 1
+    assert process.stderr.startswith(b"unabridged: standard output: No space left on device")
+    assert process.stderr.count(b"\n") == 1
 
 
 # --- a person's word ----------------------------------------------------------------------------
