@@ -30,7 +30,7 @@ STOP_GRACE = 2.0
 """Seconds between SIGTERM and SIGKILL for a command that ran out of time."""
 CANCEL_GRACE = 0.4
 """The same for one that was cancelled: a cancel is over within a second."""
-CANCEL_WAIT = 0.9
+CANCEL_WAIT = 0.7
 OVERDUE = 5.0
 """Seconds after the grace until the supervisor itself is taken for lost."""
 LIVE_INTERVAL = 0.05

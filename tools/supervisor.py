@@ -38,8 +38,7 @@ import time
 
 TYPE_CHECKING = False  # `typing` itself would cost start-up time
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Set as AbstractSet
+    from collections.abc import Iterable, Iterator
     from typing import Any, NoReturn
 
 LINUX = sys.platform == "linux"
@@ -53,6 +52,8 @@ GRACE = 0.3
 """Seconds between SIGTERM and SIGKILL where the harness did not say."""
 KILLING = 3.0
 """Seconds to go on with SIGKILL before giving up on what is stuck in the kernel or not ours."""
+MOST_NAMED = 20
+"""Processes left behind that are named."""
 AGAIN = 0.02
 """Seconds between two rounds of it."""
 
@@ -66,71 +67,56 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-class Process:
-    """What is known of a process."""
-
-    def __init__(self, parent: int, group: int, command: str = "") -> None:
-        self.parent = parent
-        self.group = group
-        self.command = command
-
-
-def processes() -> dict[int, Process]:
-    """Every visible process that has not ended, by pid."""
-    return _processes_in_proc() if LINUX else _processes_by_ps()
-
-
-def _processes_in_proc() -> dict[int, Process]:
-    found: dict[int, Process] = {}
-    for entry in os.listdir("/proc"):  # noqa: PTH208 - pathlib would cost start-up time
-        if not entry.isdigit():
-            continue
-        with contextlib.suppress(OSError):  # ended meanwhile
-            # "pid (name) state parent group ...": a name may hold anything, so read from the last )
-            stat = _slurp(f"/proc/{entry}/stat").rpartition(b")")[2].split(None, 3)
-            if stat[0] != b"Z":
-                found[int(entry)] = Process(int(stat[1]), int(stat[2]))
-    return found
-
-
-def _processes_by_ps() -> dict[int, Process]:
-    import subprocess
-
-    argv = ["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,command="]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as ps:
-        listing = ps.communicate()[0].decode(errors="replace")
-    found: dict[int, Process] = {}
-    for line in listing.splitlines():
-        pid, parent, group, state, *command = line.split(None, 4)
-        if not state.startswith("Z") and int(pid) != ps.pid:
-            found[int(pid)] = Process(int(parent), int(group), "".join(command))
-    return found
-
-
-def _slurp(path: str) -> bytes:
+def slurp(path: str) -> bytes:
+    """A file of /proc, which may be gone: OSError."""
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib would cost start-up time
         return file.read(65536)
 
 
-def descendants(roots: AbstractSet[int], known: dict[int, Process]) -> set[int]:
-    """The pids among `known` that descend from `roots`, these excluded."""
-    children: dict[int, list[int]] = {}
-    for pid, process in known.items():
-        children.setdefault(process.parent, []).append(pid)
-    tree: set[int] = set()
-    ahead = list(roots)
+def children(pid: int) -> list[int]:
+    """Linux: the children of a process, of all its threads; none when it is gone.
+
+    Costs as much as there are children, however many processes the machine has.
+    """
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - as above
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:  # noqa: PTH123
+                found += map(int, file.read().split())
+    return found
+
+
+def below(pid: int) -> Iterator[int]:
+    """Linux: the descendants of a process, each as soon as it is found."""
+    seen = {pid}
+    ahead = [pid]
     while ahead:
-        new = [pid for pid in children.get(ahead.pop(), ()) if pid not in tree]
-        tree.update(new)
-        ahead += new
-    return tree - roots
+        for child in children(ahead.pop()):
+            if child not in seen:
+                seen.add(child)
+                ahead.append(child)
+                yield child
 
 
-def send_signal(pids: Iterable[int], number: int) -> None:
-    """To each; those that are gone or another user's are left out, and reported if they stay."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
+def listing() -> list[tuple[int, int, int, str]]:
+    """Elsewhere: (pid, parent, group, command line) of what has not ended."""
+    import subprocess
+
+    argv = ["/bin/ps", "-axo", "pid=,ppid=,pgid=,stat=,command="]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as ps:
+        lines = ps.communicate()[0].decode(errors="replace").splitlines()
+    found: list[tuple[int, int, int, str]] = []
+    for line in lines:
+        pid, parent, group, state, *command = line.split(None, 4)
+        if not state.startswith("Z") and int(pid) != ps.pid:
+            found.append((int(pid), int(parent), int(group), "".join(command)))
+    return found
+
+
+def send_signal(pid: int, number: int) -> None:
+    """To a process; one that is gone or another user's is left, and reported if it stays."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
 
 
 def wake_on_child() -> int:
@@ -164,42 +150,68 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 class Tree:
-    """A command's processes: those below this one, and those of its group."""
+    """A command's processes: those below this one; elsewhere than on Linux, also its group."""
 
     def __init__(self, group: int) -> None:
         self.group = group
 
-    def members(self) -> dict[int, Process]:
-        """Those that have not ended."""
-        known = processes()
-        below = descendants({os.getpid()}, known)
-        return {p: known[p] for p in known if p in below or known[p].group == self.group}
+    def pids(self) -> Iterable[int]:
+        """Its members, and on Linux those that ended and were not reaped yet."""
+        return below(os.getpid()) if LINUX else [pid for pid, _ in self._listed()]
+
+    def _listed(self) -> list[tuple[int, str]]:
+        found: dict[int, str] = {}
+        known = listing()
+        grown = True
+        while grown:
+            new = {
+                pid: command
+                for pid, parent, group, command in known
+                if pid not in found
+                and (parent in found or parent == os.getpid() or group == self.group)
+            }
+            found |= new
+            grown = bool(new)
+        return list(found.items())
 
     def describe(self) -> list[str]:
-        """`pid command line` of each member, for a person."""
-        lines: list[str] = []
-        for pid, process in sorted(self.members().items()):
-            text = process.command
-            if LINUX:
-                with contextlib.suppress(OSError):
-                    words = _slurp(f"/proc/{pid}/cmdline").rstrip(b"\0")
-                    text = words.replace(b"\0", b" ").decode(errors="replace")
-            lines.append(f"{pid} {text[:200]}".rstrip())
-        return lines
+        """`pid command line` of each member, for a person; only so many of them."""
+        lines = [f"{pid} {command[:200]}".rstrip() for pid, command in self._named()]
+        more = len(lines) - MOST_NAMED
+        return lines if more <= 0 else [*lines[:MOST_NAMED], f"and {more} more"]
+
+    def _named(self) -> list[tuple[int, str]]:
+        if not LINUX:
+            return sorted(self._listed())
+        found: list[tuple[int, str]] = []
+        for pid in sorted(self.pids()):
+            with contextlib.suppress(OSError):  # gone
+                # "pid (name) state ...": a name may hold anything, so look after the last ")"
+                if slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()[0] != b"Z":
+                    words = slurp(f"/proc/{pid}/cmdline").rstrip(b"\0").replace(b"\0", b" ")
+                    found.append((pid, words.decode(errors="replace")))
+        return found
 
     def terminate(self) -> None:
         """Ask all to end; those that are stopped are woken to hear it."""
-        pids = self.members()
-        send_signal(pids, signal.SIGTERM)
-        send_signal(pids, signal.SIGCONT)
+        for pid in self.pids():
+            send_signal(pid, signal.SIGTERM)
+            send_signal(pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """Stop everything before killing, so that nothing forks away in between."""
-        stopped: set[int] = set()
-        while new := self.members().keys() - stopped:
-            send_signal(new, signal.SIGSTOP)
-            stopped |= new
-        send_signal(stopped, signal.SIGKILL)
+        """Kill each as it is found, until a look finds nobody new.
+
+        Who forks and ends in time to escape has its child handed to us, to be found at once.
+        """
+        killed: set[int] = set()
+        fresh = True
+        while fresh:
+            fresh = False
+            for pid in self.pids():
+                if pid not in killed:
+                    send_signal(pid, signal.SIGKILL)
+                    killed.add(pid)
+                    fresh = True
 
     def orphans(self) -> bool:
         """Whether any are left that are not our children, which happens only elsewhere."""
@@ -211,7 +223,7 @@ class Tree:
             return False
         except PermissionError:
             pass  # what is left of it has ended, or is another user's
-        return bool(self.members())
+        return bool(self._listed())
 
 
 # --- wardens -----------------------------------------------------------------------------------
@@ -278,12 +290,12 @@ def ward(
     give_up = float("inf")
     watched: list[int | socket.socket] = [wake, stream]
     while True:
-        ended, children = reap()
+        ended, more = reap()
         if main in ended and running:
             running = False
             code = os.waitstatus_to_exitcode(ended[main])
             answer["exit" if code >= 0 else "signal"] = abs(code)
-        if not running and not children and not tree.orphans():
+        if not running and not more and not tree.orphans():
             return answer
 
         now = time.monotonic()
@@ -362,24 +374,28 @@ def supervise(stream: socket.socket) -> None:
                 wardens.add(warden)
                 os.close(descriptors[0])
         drain(wake)
-        ended, children = reap()
+        ended, more = reap()
         lost = any(status != 0 for pid, status in ended.items() if pid in wardens)
         wardens.difference_update(ended)
         if lost:
             end_orphans(wardens)
-        if stream not in watched and not children:
+        if stream not in watched and not more:
             return
 
 
-def end_orphans(wardens: AbstractSet[int]) -> None:
+def end_orphans(wardens: set[int]) -> None:
     """A warden was killed and its tree became ours: end it."""
+    if not LINUX:
+        return  # nobody adopts orphans there
     give_up = time.monotonic() + KILLING
     while time.monotonic() < give_up:
-        known = processes()
-        ours = {pid for pid in known if known[pid].parent == os.getpid()} - wardens
-        if not ours:
+        orphans = [pid for pid in children(os.getpid()) if pid not in wardens]
+        for orphan in orphans:
+            for pid in (orphan, *below(orphan)):
+                send_signal(pid, signal.SIGKILL)
+        wardens.difference_update(reap()[0])
+        if not orphans:
             return
-        send_signal(ours | descendants(ours, known), signal.SIGKILL)
         time.sleep(AGAIN)
 
 
