@@ -6,6 +6,7 @@ This is what the HTTP server, the embedded provider and the command line have in
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
@@ -15,7 +16,8 @@ from .chat.parse import ContentDelta, Event, Reply, ReplyParser
 from .chat.render import Message, render
 from .chat.tokenizer import Tokenizer, TokenizerError
 from .chat.xtml import XtmlError, encode
-from .engine import Engine, Finished, Prefill, Sampling
+from .engine import Engine, Finished, Prefill
+from .generate import Sampling
 
 
 class RequestError(ValueError):
@@ -80,12 +82,14 @@ async def converse(
 
     Raises `RequestError` before the first item, `EngineError` at any time.
     """
-    prompt, sampling = await asyncio.to_thread(prepare, request, tokenizer, engine.window)
+    prompt, max_tokens = await asyncio.to_thread(prepare, request, tokenizer, engine.window)
+    seed = secrets.randbits(63) if request.seed is None else request.seed
+    sampling = Sampling(request.temperature, request.top_p, seed)
     parser = ReplyParser(tokenizer, thinking=request.thinking)
     stops = _Stops(request.stop)
     cached = completion = reasoning = 0
     reason: Literal["stop", "length", "tool_calls"] = "stop"
-    async with aclosing(engine.generate(prompt, sampling)) as generation:
+    async with aclosing(engine.generate(prompt, max_tokens, sampling)) as generation:
         async for item in generation:
             if isinstance(item, Finished):
                 reason = item.reason
@@ -111,8 +115,8 @@ async def converse(
     yield Finish(reason, ChatUsage(len(prompt), cached, completion, reasoning), reply)
 
 
-def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[list[int], Sampling]:
-    """The prompt's token ids, and how to sample. Raises `RequestError`."""
+def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[list[int], int]:
+    """The prompt's token ids, and how many may follow. Raises `RequestError`."""
     if request.tool_choice == "required" and not request.tools:
         raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
     if request.temperature < 0:
@@ -139,18 +143,12 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
     wanted = request.max_tokens or 1
     if wanted > room:
         raise RequestError(
-            f"the window holds {window:,} tokens; the prompt has {len(prompt):,}, and "
+            f"the context window is {window:,} tokens; the prompt has {len(prompt):,}, and "
             f"{wanted:,} more were asked for",
             param="messages",
             code="context_length_exceeded",
         )
-    sampling = Sampling(
-        max_tokens=request.max_tokens or room,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        seed=request.seed,
-    )
-    return prompt, sampling
+    return prompt, request.max_tokens or room
 
 
 class _Stops:

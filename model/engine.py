@@ -12,24 +12,28 @@ of them in the `StateStore` if there is one. What a request reused is counted in
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import queue
-import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
 
-from .state_store import StateStore, prefix_hashes
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Generator, Tensor
+from .chat.tokenizer import Tokenizer
+from .generate import Sampling, sample
+from .state import StateMismatchError
+from .state_store import StateStore, fingerprint_checkpoint, prefix_hashes
 
 log = logging.getLogger(__name__)
 
 
-class SequenceState(Protocol):
+class State(Protocol):
     """What the engine needs of a state: it belongs to one sequence and can be copied and stored."""
 
     def fork(self) -> Self:
@@ -63,18 +67,6 @@ class SequenceModel(Protocol):
 
 class EngineError(Exception):
     """The engine could not go on with a sequence; the message is for a person."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How tokens are chosen. K3's own settings are temperature 1.0 and top-p 0.95."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    """0 takes the likeliest token."""
-    top_p: float = 0.95
-    seed: int | None = None
-    """The same seed gives the same reply, whatever else runs beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +150,9 @@ class Engine:
         """How many sequences run and how many wait."""
         return len(self._running), len(self._waiting)
 
-    async def generate(self, prompt: Sequence[int], sampling: Sampling) -> AsyncGenerator[Item]:
+    async def generate(
+        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling
+    ) -> AsyncGenerator[Item]:
         """Yield `Prefill`s, then the ids of the reply, the end token included, last a `Finished`.
 
         Closing the iterator cancels the sequence and frees its state.
@@ -166,14 +160,14 @@ class Engine:
         Raises `EngineError` when prompt and reply do not fit the window, the model fails, or the
         engine is closed.
         """
-        self._check(prompt, sampling)
+        self._check(prompt, max_tokens)
         loop = asyncio.get_running_loop()
         items: asyncio.Queue[Item | EngineError] = asyncio.Queue()
 
         def deliver(item: Item | EngineError) -> None:
             loop.call_soon_threadsafe(items.put_nowait, item)
 
-        sequence = _Sequence(list(prompt), sampling, deliver)
+        sequence = _Sequence(list(prompt), max_tokens, sampling, deliver)
         self._inbox.put(sequence)
         try:
             while True:
@@ -193,16 +187,16 @@ class Engine:
         self._inbox.put(None)
         self._thread.join()
 
-    def _check(self, prompt: Sequence[int], sampling: Sampling) -> None:
+    def _check(self, prompt: Sequence[int], max_tokens: int) -> None:
         if self._closed:
             raise EngineError("the engine is closed")
         if not prompt:
             raise EngineError("the prompt is empty")
-        if sampling.max_tokens < 1:
-            raise EngineError(f"max_tokens is {sampling.max_tokens}; it must be at least 1")
-        if len(prompt) + sampling.max_tokens > self.window:
+        if max_tokens < 1:
+            raise EngineError(f"max_tokens is {max_tokens}; it must be at least 1")
+        if len(prompt) + max_tokens > self.window:
             raise EngineError(
-                f"{len(prompt):,} tokens of prompt and {sampling.max_tokens:,} of reply do not fit "
+                f"{len(prompt):,} tokens of prompt and {max_tokens:,} of reply do not fit "
                 f"the window of {self.window:,} tokens"
             )
         for token in prompt:
@@ -258,7 +252,7 @@ class Engine:
         sequence.position, sequence.state = self._prefixes.longest(sequence.prompt[:-1])
         sequence.cached = sequence.position
         sequence.save_points = self._save_points(sequence.prompt)
-        sequence.generator = _generator(sequence.sampling.seed)
+        sequence.generator = torch.Generator().manual_seed(sequence.sampling.seed)
         sequence.send(Prefill(sequence.cached, len(sequence.prompt), sequence.cached))
 
     def _save_points(self, prompt: list[int]) -> list[int]:
@@ -292,7 +286,7 @@ class Engine:
             self._emit(sequence, row)
 
     def _emit(self, sequence: _Sequence, logits: Tensor) -> None:
-        token = _sample(logits[: self.vocab_size], sequence.sampling, sequence.generator)
+        token = sample(logits[: self.vocab_size], sequence.sampling, sequence.generator)
         if sequence.next_token is not None:
             sequence.read.append(sequence.next_token)
         sequence.next_token = token
@@ -300,7 +294,7 @@ class Engine:
         if not sequence.send(token):
             return
         stopped = token == self._end_token
-        if stopped or sequence.completion == sequence.sampling.max_tokens:
+        if stopped or sequence.completion == sequence.max_tokens:
             # The state has read all but the last token.
             self._prefixes.keep(sequence.prompt + sequence.read, sequence.state)
             usage = Usage(len(sequence.prompt), sequence.cached, sequence.completion)
@@ -317,6 +311,7 @@ class _Sequence:
     """A request under way. All but `cancelled` belongs to the engine's thread."""
 
     prompt: list[int]
+    max_tokens: int
     sampling: Sampling
     deliver: Callable[[Item | EngineError], None]
     cancelled: bool = False
@@ -325,7 +320,7 @@ class _Sequence:
     """Tokens of the prompt that the state has read."""
     cached: int = 0
     save_points: list[int] = field(default_factory=list)
-    generator: Generator | None = None
+    generator: torch.Generator | None = None
     next_token: int | None = None
     """Sampled, not yet read into the state; None while the prompt is being read."""
     read: list[int] = field(default_factory=list)
@@ -349,7 +344,7 @@ class _Prefixes:
         self._model = model
         self._store = store
         self._kept = kept
-        self._recent: OrderedDict[tuple[int, str], SequenceState] = OrderedDict()
+        self._recent: OrderedDict[tuple[int, str], State] = OrderedDict()
 
     def longest(self, tokens: list[int]) -> tuple[int, Any]:
         """The longest known prefix of the tokens and a state of one's own after it."""
@@ -362,13 +357,16 @@ class _Prefixes:
             if stored and stored[-1] > in_memory:
                 found = self._store.longest(tokens)
                 if found is not None and found.position > in_memory:
-                    return found.position, self._model.state_from_tensors(found.tensors)
+                    try:
+                        return found.position, self._model.state_from_tensors(found.tensors)
+                    except StateMismatchError as error:
+                        log.warning("ignoring a stored state: %s", error)
         if not known:
             return 0, self._model.new_state()
         self._recent.move_to_end(known[-1])
         return in_memory, self._recent[known[-1]].fork()
 
-    def keep(self, tokens: list[int], state: SequenceState) -> None:
+    def keep(self, tokens: list[int], state: State) -> None:
         """Remember the state after the tokens."""
         (digest,) = prefix_hashes(tokens, [len(tokens)])
         self._recent[len(tokens), digest] = state.fork()
@@ -379,20 +377,41 @@ class _Prefixes:
             self._store.save(tokens, state.to_tensors())
 
 
-def _generator(seed: int | None) -> Generator:
-    import torch
+def open_engine(
+    folder: Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    states: Path | None = None,
+    max_batch: int = 4,
+) -> tuple[Engine, Tokenizer]:
+    """Load a checkpoint with its `tiktoken.model` and start an engine on it.
 
-    return torch.Generator().manual_seed(secrets.randbits(63) if seed is None else seed)
+    Args:
+        folder: the checkpoint.
+        dtype: precision of the weights; None leaves it as the checkpoint has it.
+        states: folder of the state store; None keeps states in memory only.
 
+    Raises `ConfigError`, `TokenizerError` or `CheckpointError` naming the file at fault.
+    """
+    from .checkpoint import load_model
+    from .config import K3Config
 
-def _sample(logits: Tensor, sampling: Sampling, generator: Generator | None) -> int:
-    """Choose a token from logits [V]."""
-    import torch
-
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    probabilities = torch.softmax(logits.float().cpu() / sampling.temperature, dim=-1)
-    ordered, ids = probabilities.sort(descending=True)
-    # The smallest set of tokens that reaches top_p: those before which less than top_p is summed.
-    ordered[ordered.cumsum(0) - ordered >= sampling.top_p] = 0
-    return int(ids[torch.multinomial(ordered, 1, generator=generator)])
+    config = K3Config.from_pretrained(folder)
+    tokenizer = Tokenizer.from_file(folder)
+    tokenizer.check(config.text_config.vocab_size, config.eos_token_id)
+    model = load_model(folder, dtype, device)
+    store = None
+    if states is not None:
+        # The same weights in another precision have other states.
+        told = f"{fingerprint_checkpoint(folder)} {model.dtype}"
+        store = StateStore(states, hashlib.sha256(told.encode()).hexdigest())
+    engine = Engine(
+        model,
+        end_token=config.eos_token_id,
+        vocab_size=tokenizer.vocab_size,
+        window=config.text_config.max_position_embeddings,
+        store=store,
+        max_batch=max_batch,
+    )
+    return engine, tokenizer

@@ -35,6 +35,7 @@ from .chat.parse import (
     Event,
     Problem,
     ReasoningDelta,
+    new_call_id,
     to_message,
 )
 from .chat.tokenizer import Tokenizer
@@ -196,11 +197,25 @@ def application(
     )
 
 
-def serve(app: Starlette, host: str, port: int) -> None:
-    """Serve until interrupted."""
+def serve(
+    engine: Engine,
+    tokenizer: Tokenizer,
+    model: str,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    api_key: str | None = None,
+) -> None:
+    """Serve until interrupted.
+
+    Raises `ValueError` for an address that others can reach without an API key.
+    """
     import uvicorn
 
-    uvicorn.run(app, host=host, port=port, log_level="info")
+    if api_key is None and host not in ("127.0.0.1", "::1", "localhost"):
+        raise ValueError(f"others can reach {host}: set an API key, or serve on 127.0.0.1")
+    app = application(engine, tokenizer, model, api_key=api_key)
+    uvicorn.run(app, host=host, port=port, log_level="warning", lifespan="off")
 
 
 async def _read_body(request: Request) -> CompletionRequest:
@@ -256,7 +271,7 @@ class _Completion(Response):
             if isinstance(item, Finish):
                 finish = item
         assert finish is not None
-        message = to_message(finish.reply, [_call_id() for _ in finish.reply.calls])
+        message = to_message(finish.reply, [new_call_id() for _ in finish.reply.calls])
         document = {
             **self._head,
             "object": "chat.completion",
@@ -345,16 +360,12 @@ def _delta(event: Event) -> dict[str, Any] | None:
             return {"content": text}
         case CallStarted(index, name):
             function = {"name": name, "arguments": ""}
-            call = {"index": index, "id": _call_id(), "type": "function", "function": function}
+            call = {"index": index, "id": new_call_id(), "type": "function", "function": function}
             return {"tool_calls": [call]}
         case ArgumentsDelta(index, text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
         case Problem():
             return None
-
-
-def _call_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
 
 
 def _ending(finish: Finish) -> dict[str, Any]:

@@ -13,6 +13,7 @@ arguments invalid JSON, so no caller can run a call that the model did not write
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -365,6 +366,11 @@ def _json(text: str) -> str:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def new_call_id() -> str:
+    """An id for a call: the model numbers its calls, clients want names unique in a session."""
+    return f"call_{secrets.token_hex(12)}"
 
 
 def to_message(reply: Reply, call_ids: Sequence[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import hashlib
 import threading
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -12,15 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+
 from unabridged.model.engine import (
     Engine,
     EngineError,
     Finished,
     Item,
     Prefill,
-    Sampling,
     Usage,
 )
+from unabridged.model.generate import Sampling
 from unabridged.model.state_store import StateStore
 
 END = 99  # ends a message
@@ -73,7 +75,7 @@ def make(model: Any, **options: Any) -> Engine:
     return Engine(model, **(defaults | options))
 
 
-GREEDY = Sampling(max_tokens=50, temperature=0)
+GREEDY = Sampling(temperature=0)
 
 
 async def collect(stream: AsyncIterator[Item]) -> tuple[list[int], Finished, list[Prefill]]:
@@ -86,7 +88,7 @@ async def collect(stream: AsyncIterator[Item]) -> tuple[list[int], Finished, lis
 
 async def test_tokens_counts_and_the_way_through_the_prompt(engine: Engine) -> None:
     prompt = prompt_of(20, 30)
-    tokens, finished, prefill = await collect(engine.generate(prompt, GREEDY))
+    tokens, finished, prefill = await collect(engine.generate(prompt, 50, GREEDY))
     assert tokens == expected(prompt, 50)
     assert finished.usage == Usage(len(prompt), 0, len(tokens))
     assert finished.reason == ("stop" if tokens[-1] == END else "length")
@@ -95,15 +97,22 @@ async def test_tokens_counts_and_the_way_through_the_prompt(engine: Engine) -> N
 
 async def test_length_ends_a_reply(engine: Engine) -> None:
     prompt = prompt_of(5)
-    tokens, finished, _ = await collect(engine.generate(prompt, Sampling(3, temperature=0)))
+    tokens, finished, _ = await collect(engine.generate(prompt, 3, Sampling(temperature=0)))
     assert tokens == expected(prompt, 3)
     assert finished == Finished("length", Usage(7, 0, 3))
 
 
 async def test_concurrent_requests_equal_single_ones(model: Any) -> None:
+    quick = model.step
+
+    def step(states: Any, tokens: Any) -> Any:
+        time.sleep(0.001)  # a model is slower than the coming in of requests
+        return quick(states, tokens)
+
+    model.step = step
     engine = make(model, prefill_span=512)
     prompts = [prompt_of(10 + 9 * n, 3, seed=n) for n in range(7)]
-    results = await asyncio.gather(*(collect(engine.generate(p, GREEDY)) for p in prompts))
+    results = await asyncio.gather(*(collect(engine.generate(p, 50, GREEDY)) for p in prompts))
     assert [tokens for tokens, _, _ in results] == [expected(p, 50) for p in prompts]
     assert max(model.batches) == 4
     assert engine.load == (0, 0)
@@ -114,7 +123,7 @@ async def test_a_long_prompt_does_not_stop_the_others(model: Any, engine: Engine
     order: list[str] = []
 
     async def follow(name: str, prompt: list[int]) -> None:
-        async for item in engine.generate(prompt, GREEDY):
+        async for item in engine.generate(prompt, 50, GREEDY):
             order.extend([name] * isinstance(item, int))
 
     short = prompt_of(5)
@@ -125,11 +134,11 @@ async def test_a_long_prompt_does_not_stop_the_others(model: Any, engine: Engine
 
 async def test_the_next_turn_reads_only_what_is_new(model: Any, engine: Engine) -> None:
     first = prompt_of(40, 50)
-    reply, _, _ = await collect(engine.generate(first, GREEDY))
+    reply, _, _ = await collect(engine.generate(first, 50, GREEDY))
     assert reply[-1] == END  # the whole reply, its end included, is part of the next prompt
     second = [*first, *reply, *prompt_of(10)]
     model.read = 0
-    tokens, finished, _ = await collect(engine.generate(second, GREEDY))
+    tokens, finished, _ = await collect(engine.generate(second, 50, GREEDY))
     assert tokens == expected(second, 50)
     assert finished.usage.cached == len(first) + len(reply) - 1
     assert model.read == len(second) - finished.usage.cached + len(tokens) - 1
@@ -139,11 +148,11 @@ async def test_a_changed_conversation_starts_at_the_last_common_message(
     model: Any, engine: Engine
 ) -> None:
     first = prompt_of(40, 50, 60)
-    await collect(engine.generate(first, GREEDY))
+    await collect(engine.generate(first, 50, GREEDY))
     second = list(first)
     second[120] = 3  # in the third message
     model.read = 0
-    tokens, finished, _ = await collect(engine.generate(second, GREEDY))
+    tokens, finished, _ = await collect(engine.generate(second, 50, GREEDY))
     assert tokens == expected(second, 50)
     assert finished.usage.cached == 90
     assert model.read == len(second) - 90 + len(tokens) - 1
@@ -151,8 +160,8 @@ async def test_a_changed_conversation_starts_at_the_last_common_message(
 
 async def test_the_same_prompt_again_still_reads_its_last_token(engine: Engine) -> None:
     prompt = prompt_of(40)
-    before = await collect(engine.generate(prompt, GREEDY))
-    after = await collect(engine.generate(prompt, GREEDY))
+    before = await collect(engine.generate(prompt, 50, GREEDY))
+    after = await collect(engine.generate(prompt, 50, GREEDY))
     assert after[0] == before[0]
     assert after[1].usage.cached == 40
 
@@ -163,7 +172,7 @@ async def test_short_messages_are_not_all_kept_but_the_last_is(
     store = StateStore(tmp_path, "f" * 64)
     engine = make(playback(SIZE, chaotic), store=store)
     prompt = prompt_of(10, 10, 10, 10, 10, 10, 10)
-    tokens, _, _ = await collect(engine.generate(prompt, GREEDY))
+    tokens, _, _ = await collect(engine.generate(prompt, 50, GREEDY))
     engine.close()
     assert store.positions([*prompt, *tokens]) == [40, 70, len(prompt) + len(tokens) - 1]
 
@@ -173,10 +182,10 @@ async def test_memory_keeps_the_most_recently_used_states(playback: Any) -> None
     engine = make(model, kept_states=2)
     prompts = [prompt_of(40, seed=seed) for seed in range(3)]
     for prompt in prompts:
-        await collect(engine.generate(prompt, Sampling(1, temperature=0)))
+        await collect(engine.generate(prompt, 1, Sampling(temperature=0)))
     gc.collect()
     assert len(model.alive) == 2
-    _, finished, _ = await collect(engine.generate(prompts[0], GREEDY))
+    _, finished, _ = await collect(engine.generate(prompts[0], 50, GREEDY))
     assert finished.usage.cached == 0
     engine.close()
 
@@ -185,12 +194,12 @@ async def test_states_outlive_the_engine_in_a_store(playback: Any, tmp_path: Pat
     store = StateStore(tmp_path, "a" * 64)
     prompt = prompt_of(40, 50)
     before = make(playback(SIZE, chaotic), store=store)
-    reply, _, _ = await collect(before.generate(prompt, GREEDY))
+    reply, _, _ = await collect(before.generate(prompt, 50, GREEDY))
     before.close()
     model = playback(SIZE, chaotic)
     after = make(model, store=StateStore(tmp_path, "a" * 64))
     second = [*prompt, *reply, *prompt_of(10)]
-    tokens, finished, _ = await collect(after.generate(second, GREEDY))
+    tokens, finished, _ = await collect(after.generate(second, 50, GREEDY))
     after.close()
     assert tokens == expected(second, 50)
     assert finished.usage.cached == len(prompt) + len(reply) - 1
@@ -206,12 +215,12 @@ async def until(condition: Any) -> None:
 async def test_cancelling_frees_the_place_and_the_state(playback: Any) -> None:
     endless = playback(SIZE, lambda tokens: len(tokens) % 50)
     engine = make(endless, max_batch=1, kept_states=0)
-    async with aclosing(engine.generate(prompt_of(5), Sampling(4000, temperature=0))) as stream:
+    async with aclosing(engine.generate(prompt_of(5), 4000, Sampling(temperature=0))) as stream:
         async for item in stream:
             if isinstance(item, int):
                 break
         assert engine.load == (1, 0)
-        waiting = asyncio.ensure_future(collect(engine.generate(prompt_of(6), Sampling(2))))
+        waiting = asyncio.ensure_future(collect(engine.generate(prompt_of(6), 2, Sampling())))
         await until(lambda: engine.load == (1, 1))
     tokens, finished, _ = await waiting
     assert (len(tokens), finished.reason) == (2, "length")
@@ -224,9 +233,9 @@ async def test_cancelling_frees_the_place_and_the_state(playback: Any) -> None:
 async def test_cancelling_the_task_while_the_prompt_is_read_or_waits(playback: Any) -> None:
     endless = playback(SIZE, lambda tokens: 3)
     engine = make(endless, max_batch=1, window=10**6)
-    reading = asyncio.ensure_future(collect(engine.generate(prompt_of(500_000), GREEDY)))
+    reading = asyncio.ensure_future(collect(engine.generate(prompt_of(500_000), 50, GREEDY)))
     await until(lambda: engine.load == (1, 0))
-    waiting = asyncio.ensure_future(collect(engine.generate(prompt_of(5), GREEDY)))
+    waiting = asyncio.ensure_future(collect(engine.generate(prompt_of(5), 50, GREEDY)))
     await until(lambda: engine.load == (1, 1))
     waiting.cancel()
     await until(lambda: engine.load == (1, 0))
@@ -244,37 +253,37 @@ async def test_a_failing_model_fails_its_sequences_and_the_engine_lives(playback
 
     engine = make(playback(SIZE, fails))
     with pytest.raises(EngineError, match="no such state"):
-        await collect(engine.generate([77, 1], GREEDY))
+        await collect(engine.generate([77, 1], 50, GREEDY))
     prompt = prompt_of(5, seed=1)
     assert 77 not in expected(prompt, 50)
-    tokens, _, _ = await collect(engine.generate(prompt, GREEDY))
+    tokens, _, _ = await collect(engine.generate(prompt, 50, GREEDY))
     assert tokens == expected(prompt, 50)
     engine.close()
 
 
 async def test_what_does_not_fit_is_refused(engine: Engine) -> None:
-    for prompt, sampling, message in (
-        ([], GREEDY, "the prompt is empty"),
-        ([1], Sampling(0), "max_tokens is 0"),
-        ([1] * 4047, GREEDY, "do not fit the window of 4,096"),
-        ([1, 100], GREEDY, "token id 100 is outside"),
-        ([-1], GREEDY, "token id -1 is outside"),
+    for prompt, limit, message in (
+        ([], 50, "the prompt is empty"),
+        ([1], 0, "max_tokens is 0"),
+        ([1] * 4047, 50, "do not fit the window of 4,096"),
+        ([1, 100], 50, "token id 100 is outside"),
+        ([-1], 50, "token id -1 is outside"),
     ):
         with pytest.raises(EngineError, match=message):
-            await collect(engine.generate(prompt, sampling))
-    tokens, _, _ = await collect(engine.generate([1] * 4046, GREEDY))
+            await collect(engine.generate(prompt, limit, GREEDY))
+    tokens, _, _ = await collect(engine.generate([1] * 4046, 50, GREEDY))
     assert tokens
 
 
 async def test_closing_ends_generations_and_the_thread(playback: Any) -> None:
     engine = make(playback(SIZE, lambda tokens: 3))
-    stream = engine.generate(prompt_of(5), Sampling(4000, temperature=0))
+    stream = engine.generate(prompt_of(5), 4000, Sampling(temperature=0))
     await anext(stream)
     await asyncio.to_thread(engine.close)
     with pytest.raises(EngineError, match="closed"):
         await collect(stream)
     with pytest.raises(EngineError, match="closed"):
-        await collect(engine.generate([1], GREEDY))
+        await collect(engine.generate([1], 50, GREEDY))
     assert all(thread.name != "engine" for thread in threading.enumerate())
 
 
@@ -308,7 +317,7 @@ async def test_sampling_follows_temperature_and_top_p() -> None:
     engine = make(Flat(probabilities.log()), vocab_size=5, window=10_000, end_token=-1)
 
     async def frequencies(**options: Any) -> dict[int, float]:
-        tokens, _, _ = await collect(engine.generate([0], Sampling(2000, seed=1, **options)))
+        tokens, _, _ = await collect(engine.generate([0], 2000, Sampling(seed=1, **options)))
         return {token: count / 2000 for token, count in sorted(Counter(tokens).items())}
 
     assert await frequencies(top_p=1.0) == pytest.approx(
@@ -330,11 +339,11 @@ async def test_sampling_follows_temperature_and_top_p() -> None:
 async def test_a_seed_fixes_a_reply_whatever_runs_beside_it() -> None:
     engine = make(Flat(torch.zeros(SIZE)), end_token=-1)
 
-    async def reply(seed: int | None) -> list[int]:
-        return (await collect(engine.generate([0], Sampling(60, top_p=1, seed=seed))))[0]
+    async def reply(seed: int) -> list[int]:
+        return (await collect(engine.generate([0], 60, Sampling(top_p=1, seed=seed))))[0]
 
     alone = await reply(7)
-    beside = await asyncio.gather(reply(7), reply(8), reply(None), reply(7))
+    beside = await asyncio.gather(reply(7), reply(8), reply(9), reply(7))
     assert beside[0] == beside[3] == alone
     assert len({tuple(tokens) for tokens in beside}) == 3
     engine.close()
@@ -345,7 +354,7 @@ async def test_padding_of_the_embedding_is_never_sampled() -> None:
     logits[90:] = 100.0
     engine = make(Flat(logits), vocab_size=90, end_token=-1)
     for temperature in (0.0, 1.0):
-        sampling = Sampling(50, temperature=temperature)
-        tokens, _, _ = await collect(engine.generate([0], sampling))
+        sampling = Sampling(temperature=temperature)
+        tokens, _, _ = await collect(engine.generate([0], 50, sampling))
         assert max(tokens) < 90
     engine.close()

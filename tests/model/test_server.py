@@ -2,21 +2,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from httpx_sse import aconnect_sse
 
 from unabridged.model import server as server_module
 from unabridged.model.chat.tokenizer import Tokenizer
 from unabridged.model.engine import Engine
-from unabridged.model.server import application
 
 THOUGHT = "hm<|close|>think<|sep|>"
 DONE = "<|close|>message<|sep|><|end_of_msg|>"
@@ -38,33 +34,8 @@ LINES = {
 TOOLS = [{"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}]
 
 
-class Served:
-    """A real server on a real port, in a thread of its own."""
-
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, **options: Any) -> None:
-        self.engine = engine
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
-        app = application(engine, tokenizer, "k3-test", **options)
-        self.server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
-        self.thread = threading.Thread(
-            target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True
-        )
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.005)
-
-    def close(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(10)
-        self.engine.close()
-
-    def post(self, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30, **options)
-
-
 @pytest.fixture(scope="module")
-def served(actor: Any, tokenizer: Tokenizer) -> Iterator[Served]:
+def served(actor: Any, tokenizer: Tokenizer, over_http: Any) -> Iterator[Any]:
     engine = Engine(
         actor(tokenizer, LINES),
         end_token=tokenizer.end_of_msg_id,
@@ -72,7 +43,7 @@ def served(actor: Any, tokenizer: Tokenizer) -> Iterator[Served]:
         window=100_000,
         save_every=1,
     )
-    served = Served(engine, tokenizer)
+    served = over_http(engine, tokenizer)
     yield served
     served.close()
 
@@ -82,7 +53,7 @@ def body(*asked: str | dict[str, Any], **options: Any) -> dict[str, Any]:
     return {"model": "k3-test", "messages": messages, "temperature": 0, **options}
 
 
-async def stream(served: Served, request: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+async def stream(served: Any, request: dict[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
     """All chunks, and the data of events that are no chunks."""
     chunks: list[dict[str, Any]] = []
     others: list[str] = []
@@ -120,7 +91,7 @@ def assemble(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     return {**message, **({"tool_calls": calls} if calls else {})}
 
 
-async def test_a_whole_reply_and_a_streamed_one_say_the_same(served: Served) -> None:
+async def test_a_whole_reply_and_a_streamed_one_say_the_same(served: Any) -> None:
     for asked in ("hi", "read both", "mumble"):
         response = served.post(body(asked, tools=TOOLS))
         assert response.status_code == 200
@@ -146,7 +117,7 @@ async def test_a_whole_reply_and_a_streamed_one_say_the_same(served: Served) -> 
         assert streamed == {**message, "content": message["content"] or ""}
 
 
-def test_the_form_of_a_reply(served: Served) -> None:
+def test_the_form_of_a_reply(served: Any) -> None:
     answer = served.post(body("hi")).json()
     assert answer["choices"][0] == {
         "index": 0,
@@ -168,7 +139,7 @@ def test_the_form_of_a_reply(served: Served) -> None:
     ]
 
 
-def test_usage_counts_what_was_cached(served: Served, tokenizer: Tokenizer) -> None:
+def test_usage_counts_what_was_cached(served: Any, tokenizer: Tokenizer) -> None:
     # The effort is told first, and no other test asks for a high one.
     first = served.post(body("hi", reasoning_effort="high")).json()
     usage = first["usage"]
@@ -185,12 +156,12 @@ def test_usage_counts_what_was_cached(served: Served, tokenizer: Tokenizer) -> N
     assert second["cached_tokens"] == cached
 
 
-async def test_a_streamed_request_without_usage_has_no_usage_chunk(served: Served) -> None:
+async def test_a_streamed_request_without_usage_has_no_usage_chunk(served: Any) -> None:
     chunks, _ = await stream(served, body("hi"))
     assert all("usage" not in chunk and chunk["choices"] for chunk in chunks)
 
 
-async def test_requests_run_side_by_side(served: Served) -> None:
+async def test_requests_run_side_by_side(served: Any) -> None:
     async with httpx.AsyncClient(timeout=30) as client:
         url = f"{served.url}/v1/chat/completions"
         asked = ["hi", "read both", "mumble", "hi", "hi", "read both"]
@@ -208,7 +179,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_a_client_that_goes_away_cancels(served: Served, streamed: bool) -> None:
+async def test_a_client_that_goes_away_cancels(served: Any, streamed: bool) -> None:
     request = body("go on", stream=streamed)
     async with httpx.AsyncClient(timeout=30) as client:
         task = asyncio.ensure_future(client.post(f"{served.url}/v1/chat/completions", json=request))
@@ -219,11 +190,9 @@ async def test_a_client_that_goes_away_cancels(served: Served, streamed: bool) -
     assert served.post(body("hi")).status_code == 200
 
 
-async def test_a_quiet_stream_is_kept_alive(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_quiet_stream_is_kept_alive(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "KEEP_ALIVE", 0.01)
-    slow = served.engine._model.step  # pyright: ignore[reportPrivateUsage]
+    slow = served.engine._model.step
 
     def step(states: Any, tokens: Any) -> Any:
         time.sleep(0.05)
@@ -263,12 +232,12 @@ async def test_a_quiet_stream_is_kept_alive(
         (body("hi", tools=[{"type": "function"}]), 400, "a name", "tools.0"),
         (body({"role": "owl", "content": "hoo"}), 400, "messages[0]: role 'owl'", None),
         ({**body("hi"), "model": "gpt-4"}, 404, "'k3-test' is", "model"),
-        (body("x" * 200_000), 400, "the window holds 100,000 tokens", "messages"),
+        (body("x" * 200_000), 400, "the context window is 100,000 tokens", "messages"),
     ],
 )
 @pytest.mark.parametrize("streamed", [False, True])
 def test_errors_have_openai_form(
-    served: Served,
+    served: Any,
     request_body: dict[str, Any],
     status: int,
     message: str,
@@ -285,7 +254,7 @@ def test_errors_have_openai_form(
         assert error["code"] == "context_length_exceeded"
 
 
-def test_errors_below_the_request(served: Served) -> None:
+def test_errors_below_the_request(served: Any) -> None:
     url = f"{served.url}/v1/chat/completions"
     json_type = {"content-type": "application/json"}
     for response, status, message in (
@@ -298,16 +267,16 @@ def test_errors_below_the_request(served: Served) -> None:
         assert message in response.json()["error"]["message"]
 
 
-def test_a_body_without_end_is_cut_off(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_without_end_is_cut_off(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "MAX_BODY", 1000)
     response = served.post(body("x" * 2000))
     assert response.status_code == 413
 
 
 async def test_a_failing_model_is_an_error_and_not_the_end(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = served.engine._model  # pyright: ignore[reportPrivateUsage]
+    model = served.engine._model
 
     def fail(*_: Any) -> Any:
         raise ArithmeticError("out of numbers")
@@ -323,7 +292,7 @@ async def test_a_failing_model_is_an_error_and_not_the_end(
     assert served.post(body("hi")).status_code == 200
 
 
-def test_kimi_and_self_hosted_dialects(served: Served) -> None:
+def test_kimi_and_self_hosted_dialects(served: Any) -> None:
     def prompt_tokens(**options: Any) -> int:
         return served.post(body("hi", max_tokens=1, **options)).json()["usage"]["prompt_tokens"]
 
@@ -335,7 +304,7 @@ def test_kimi_and_self_hosted_dialects(served: Served) -> None:
     assert prompt_tokens() == prompt_tokens(reasoning_effort="max")
 
 
-def test_models_and_health(served: Served) -> None:
+def test_models_and_health(served: Any) -> None:
     (model,) = httpx.get(f"{served.url}/v1/models").json()["data"]
     assert model["id"] == "k3-test"
     assert model["context_length"] == 100_000
@@ -343,14 +312,14 @@ def test_models_and_health(served: Served) -> None:
     assert httpx.get(f"{served.url}/health").json() == {"status": "ok", "running": 0, "waiting": 0}
 
 
-def test_an_api_key_is_asked_for_when_set(actor: Any, tokenizer: Tokenizer) -> None:
+def test_an_api_key_is_asked_for_when_set(actor: Any, tokenizer: Tokenizer, over_http: Any) -> None:
     engine = Engine(
         actor(tokenizer, LINES),
         end_token=tokenizer.end_of_msg_id,
         vocab_size=tokenizer.vocab_size,
         window=4096,
     )
-    served = Served(engine, tokenizer, api_key="secret")
+    served = over_http(engine, tokenizer, api_key="secret")
     for key, status in ((None, 401), ("wrong", 401), ("secret", 200)):
         headers = {} if key is None else {"authorization": f"Bearer {key}"}
         assert served.post(body("hi"), headers=headers).status_code == status

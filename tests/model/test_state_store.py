@@ -20,6 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
+
 from unabridged.model.state_cli import add_parser
 from unabridged.model.state_store import (
     StateStore,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from unabridged.model.chat.render import Image, render
 from unabridged.model.chat.tokenizer import CLOSE, END_OF_MSG, OPEN, SEP, Tokenizer
 from unabridged.model.chat.xtml import (

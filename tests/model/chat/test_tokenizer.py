@@ -9,6 +9,7 @@ import pytest
 import regex
 from hypothesis import given
 from hypothesis import strategies as st
+
 from unabridged.model.chat.tokenizer import (
     CLOSE,
     END_OF_MSG,
