@@ -199,7 +199,7 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, mm: _Prod
         A = mm(blocks(k, 2 * size)[:, size:], left) * blocks(beta, 2 * size)[:, size:]
         P = _corner(P, mm(blocks(q, 2 * size)[:, size:], left))
         X_left, X_right = X[0::2], X[1::2]
-        X = _corner(X, -torch.bmm(torch.bmm(X_right, A), X_left))
+        X = _corner(X, torch.bmm(torch.bmm(X_right, A), X_left).neg_())
         across = total.view(-1, 2, 1, K).exp()
         before = torch.stack([torch.ones_like(across[:, 0]), across[:, 0]], 1).flatten(0, 1)
         after = torch.stack([across[:, 1], torch.ones_like(across[:, 1])], 1).flatten(0, 1)
@@ -215,8 +215,10 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, mm: _Prod
 
 def _corner(diagonal: Tensor, corner: Tensor) -> Tensor:
     """Blocks [2m, s, s] in pairs and what lies below: [m, 2s, 2s], zero above the diagonal."""
-    upper = F.pad(diagonal[0::2], (0, corner.shape[-1]))
-    return torch.cat([upper, torch.cat([corner, diagonal[1::2]], 2)], 1)
+    m, s, _ = corner.shape
+    whole = corner.new_zeros(m, 2 * s, 2 * s)
+    whole[:, :s, :s], whole[:, s:, s:], whole[:, s:, :s] = diagonal[0::2], diagonal[1::2], corner
+    return whole
 
 
 def _scale(x: Tensor, factor: Tensor) -> Tensor:
