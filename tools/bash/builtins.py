@@ -103,7 +103,7 @@ _HARMLESS_VALUE = re.compile(r"[A-Za-z0-9_+.@,:=-]*(?:/[A-Za-z0-9_+-]+)*")
 _OWN_NAME = re.compile(
     r"[a-z_][a-z0-9_]*|[A-Z]|DIR|FILE|FILES|ROOT|SRC|OUT|BASE|NAME|COUNT|PATTERN"
 )
-_LOWER_MEANINGFUL = re.compile(r".*_proxy|histchars|auto_resume|path|cdpath|fpath|manpath|prompt|_")
+_LOWER_MEANINGFUL = re.compile(r".*_proxy|histchars|auto_resume|_")
 
 
 def is_harmless(name: str, value: str | None) -> bool:

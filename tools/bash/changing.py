@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...agent.effects import Effect
-from .site import Field, Site
+from .folders import is_folder
+from .site import THROUGH_LINKS, Field, Site
 from .syntax import words_of
 from .usage import Meaning, Row, not_understood, parse_words
 
@@ -69,12 +70,12 @@ def copy(name: str, words: Sequence[Field], site: Site) -> Meaning:
         targets = list(parsed.operands[-1:])
     effects: list[Effect] = []
     for source in sources:
-        effects.extend(site.tree(source, follow=True))
+        effects.extend(site.tree(source, THROUGH_LINKS))
         if name == "mv":
             effects.extend(site.delete(source))
     for target in targets:
         where = site.locate(target.text) if target.text is not None else None
-        if where is None or not where.path.is_dir():
+        if where is None or not is_folder(where.path):
             effects.extend(site.write(target))
             continue
         for source in sources:
@@ -84,7 +85,9 @@ def copy(name: str, words: Sequence[Field], site: Site) -> Meaning:
                 base = "."
             landing = Field(f"{target.text}/{base}", target.source)
             effects.extend(site.write(landing))
-            effects.extend(e for e in site.tree(landing, follow=True) if e.path is None or e.detail)
+            effects.extend(
+                e for e in site.tree(landing, THROUGH_LINKS) if e.path is None or e.detail
+            )
     return Meaning(tuple(effects), parsed.doubts, moved=tuple(targets))
 
 
@@ -103,7 +106,7 @@ def link(words: Sequence[Field], site: Site) -> Meaning:
     effects: list[Effect] = []
     for target in targets:
         where = site.locate(target.text) if target.text is not None else None
-        folder = where is not None and where.path.is_dir() and not parsed.has("-T")
+        folder = where is not None and is_folder(where.path) and not parsed.has("-T")
         effects.extend(site.write(target))
         for source in sources:
             effects.extend(site.read(source))

@@ -18,6 +18,7 @@ from typing import cast
 from ...agent.effects import Effect, EffectKind
 from . import builtins, changing, wrappers
 from .expand import Expanded, expand, expand_whole
+from .folders import Reach, is_folder
 from .git import git
 from .network import network
 from .parse import parse
@@ -137,7 +138,8 @@ class _Walk:
         self.steps = 0
         self.visits = 0
         self.nested = 0
-        self.trees: dict[tuple[object, ...], tuple[Effect, ...]] = {}
+        self.trees: dict[tuple[Path, Reach], tuple[Effect, ...]] = {}
+        self.distrust: dict[Path, str | None] = {}
 
     def start(self, tree: Command, cwd: Path) -> None:
         """Walk the whole line."""
@@ -147,7 +149,7 @@ class _Walk:
             self.execute((), ("it has too many steps to follow",))
 
     def site(self, state: _State) -> Site:
-        return Site(self.root, state.cwd, self.moved, self.trust_disk, self.trees)
+        return Site(self.root, state.cwd, self.moved, self.trust_disk, self.trees, self.distrust)
 
     def execute(self, words: Sequence[Field], doubts: Iterable[str]) -> None:
         """Note that a command runs, and whether its other effects say everything."""
@@ -302,10 +304,12 @@ class _Walk:
             raise _TooMuchError
         expanded = Expanded()
         site = self.site(state)
-        values = [
-            (a.name, expand_whole(a.value, site, state.variables, expanded))
-            for a in node.assignments
-        ]
+        values: list[tuple[str, Field]] = []
+        so_far = dict(state.variables)
+        for assignment in node.assignments:
+            value = expand_whole(assignment.value, site, so_far, expanded)
+            values.append((assignment.name, value))
+            so_far[assignment.name] = None if assignment.append else value.text
         for word in node.words:
             expand(word, site, state.variables, expanded)
         words = list(expanded.fields)
@@ -384,7 +388,7 @@ class _Walk:
             self.execute(words, (*doubts, "which command this is cannot be known"))
             self.altered = True
             return ends
-        name = _program(words[0].text)
+        name = _program(words[0].text, self.root)
         site = self.site(state)
         meaning = _meaning(name, words[1:], site, self.root)
         reasons = [*doubts, *meaning.doubts]
@@ -399,7 +403,7 @@ class _Walk:
             # As written too, so that a rule for the plain form does not cover its options.
             self.execute((Field(name, words[0].source), *words[1:]), reasons)
         self.effects.extend(meaning.effects)
-        if meaning.alters_shell:
+        if meaning.alters_shell or name in self.functions or (reasons and name in _BUILTIN):
             self.altered = True
             state = _State(None)
             ends = _End(state, state)
@@ -463,7 +467,7 @@ class _Walk:
         if where is None or where.path != Path(os.path.realpath(logical)):
             return _End(_State(None, state.variables), state)
         there = replace(state, cwd=logical)
-        certain = self.trust_disk and where.path.is_dir() and os.access(where.path, os.X_OK)
+        certain = self.trust_disk and is_folder(where.path) and os.access(where.path, os.X_OK)
         return _End(there, None if certain else state)
 
 
@@ -509,16 +513,18 @@ _ALTERING = words_of(
     "compopt ulimit umask exec disown fc history times caller suspend logout select coproc function"
 )
 """Builtins that change the shell and are not modelled."""
+_BUILTIN = _ALTERING | _IN_SHELL | words_of("printf wait test [ : echo set unset command builtin")
+"""Commands that run in the shell: where one is not understood, the shell may have changed."""
 _READING = {name: row for row in READING for name in row.names.split()}
 _CHANGING = {name: row for row in changing.ROWS for name in row.names.split()}
 _SHELLS = words_of("bash sh dash zsh ksh mksh fish ash csh tcsh rbash")
 _VERSIONS = words_of("python python3 node gcc g++ clang cc cmake make perl ruby java php lua")
 
 
-def _program(word: str) -> str:
+def _program(word: str, root: Path) -> str:
     """The name of a program: without its folder where that is one of the system's."""
     found = _SYSTEM.fullmatch(word)
-    return found.group(1) if found else word
+    return found.group(1) if found and root not in Path(word).parents else word
 
 
 def _meaning(name: str, words: Sequence[Field], site: Site, root: Path) -> Meaning:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from .folders import is_folder
 from .site import Field, Site
 from .syntax import Channel, Command, Derived, Doubt, Number, Output, Text, Variable, Word, words_of
 
@@ -70,6 +71,8 @@ def _fields(
     if len(word.parts) == 1 and isinstance(word.parts[0], Number):
         yield Field(None, word.source, number=True)
         return
+    if split and _brace_meets_variable(word):
+        into.doubts.append("braces next to a variable are expanded before it")
     chars: list[Char] = []
     known = True
     several = False
@@ -97,6 +100,12 @@ def _fields(
         yield Field(head if known and not tilde else None, word.source)
         return
     yield from _spread(chars, known, several, word, site)
+
+
+def _brace_meets_variable(word: Word) -> bool:
+    """Whether brace expansion, which works on the text, may put together another `$name`."""
+    plain = "".join(p.value for p in word.parts if isinstance(p, Text) and not p.quoted)
+    return "{" in plain and ("$" in plain or not all(isinstance(p, Text) for p in word.parts))
 
 
 _SAFE = re.compile(r"[A-Za-z0-9_./,:@%+=-]+")
@@ -260,7 +269,7 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
                     name
                 ):
                     continue
-                if not last and not (where.path / name).is_dir():
+                if not last and not is_folder(where.path / name):
                     continue
                 following.append(prefix + name + ("" if last else "/"))
             if len(following) > MAX_FIELDS:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from ...agent.effects import Effect, EffectKind
 from ..base import is_secret
-from .gitrepo import untrusted
+from .folders import exists
+from .gitrepo import read_index, untrusted
 from .site import Field, Site
 from .usage import Check, Meaning, Parsed, Row
 
@@ -55,17 +56,17 @@ def _revisions(parsed: Parsed, site: Site) -> Iterable[Effect]:
         if text is None:
             yield from site.read(operand)
             continue
-        revision, colon, path = text.partition(":")
-        if colon and not text.startswith(":") and is_secret(path):
-            yield Effect(kind=EffectKind.SECRET, path=path, detail=f"as of {revision}")
+        for path in text.split(":")[1:]:
+            if is_secret(path):
+                yield Effect(kind=EffectKind.SECRET, path=path, detail=f"as of {text}")
         if text.startswith(":"):
-            bare = re.sub(r"^:(?:\([^)]*\)|[!^/]*)", "", text)
-            if is_secret(bare.partition(":")[2] or bare):
-                yield Effect(kind=EffectKind.SECRET, path=bare)
+            magic = re.sub(r"^:(?:\([^)]*\)|[!^/]*)", "", text)
+            if is_secret(magic):
+                yield Effect(kind=EffectKind.SECRET, path=magic)
             continue
         where = site.locate(text)
         looks_outside = text.startswith(("/", "~")) or ".." in text.split("/")
-        if where is None or looks_outside or where.path.exists() or is_secret(text):
+        if where is None or looks_outside or exists(where.path) or is_secret(text):
             yield from site.read(operand)
 
 
@@ -73,10 +74,14 @@ def _grep_tree(parsed: Parsed, site: Site) -> Iterable[Effect]:
     """`git grep` reads tracked files below the paths, or below this folder."""
     first = 0 if parsed.has("-e") else 1
     paths = [o for o in parsed.operands[first:] if o.text and site.inside(o.text)]
-    existing = [o for o in paths if (w := site.locate(o.text or "")) and w.path.exists()]
+    existing = [o for o in paths if (w := site.locate(o.text or "")) and exists(w.path)]
     yield from _revisions(Parsed(operands=parsed.operands[first:]), site)
+    index = b"" if parsed.has("--untracked") or site.cwd is None else read_index(site.cwd)
     for path in existing or [Field(".", ".")]:
-        yield from site.tree(path)
+        for effect in site.tree(path):
+            name = (effect.path or "").rpartition("/")[2].encode() + b"\0"
+            if effect.kind is not EffectKind.SECRET or not index or name in index:
+                yield effect
 
 
 def _list_check(names: str) -> Check:
@@ -274,8 +279,9 @@ _GLOBAL = {
     "-c": "text",
 }  # fmt: skip
 _SAFE_SETTINGS = re.compile(
-    r"(?i)(color\.\w+|core\.quotepath|core\.pager=cat|advice\.\w+|core\.abbrev|log\.date|"
-    r"diff\.(renames|context|algorithm|noprefix)|pager\.\w+=false|safe\.directory)(=.*)?"
+    r"(?i)core\.pager=cat|pager\.\w+=false|"
+    r"(?:color\.\w+|core\.quotepath|advice\.\w+|core\.abbrev|log\.date|safe\.directory|"
+    r"diff\.(?:renames|context|algorithm|noprefix))(?:=.*)?"
 )
 
 YES = ("git -C src log --oneline", "git --no-pager diff", "git -c color.ui=never status")
@@ -330,10 +336,19 @@ def git(words: Sequence[Field], site: Site) -> Meaning:
         doubts.extend(found.doubts if found else (f"git {name} is not one that only reads",))
         effects.extend(_more(name, arguments, site))
     elif not doubts and name not in ("version", "config", "var"):
-        reason = untrusted(site.cwd) if site.cwd is not None else "its folder is not known"
-        doubts.extend([reason] if reason else [])
+        doubts.extend(_distrust(site))
     plain = (Field("git", "git"), *rest)
     return Meaning(tuple(effects), tuple(doubts), words=plain)
+
+
+def _distrust(site: Site) -> Iterable[str]:
+    """Why git may run programs here, looked up once for each folder."""
+    if site.cwd is None:
+        return ("its folder is not known",)
+    if site.cwd not in site.distrust:
+        site.distrust[site.cwd] = untrusted(site.cwd)
+    reason = site.distrust[site.cwd]
+    return (reason,) if reason else ()
 
 
 def _more(name: str, words: Sequence[Field], site: Site) -> Iterable[Effect]:
@@ -406,7 +421,7 @@ def _lost(
             if letters & set("bBcC") or "--orphan" in options:
                 return "the branch's old position" if letters & set("BC") else None
             paths = "--" in texts or any(
-                (where := site.locate(o)) is not None and where.path.exists() for o in operands
+                (where := site.locate(o)) is not None and exists(where.path) for o in operands
             )
             return "uncommitted changes in the named paths" if paths else None
         case "restore":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from .folders import exists, is_folder
+
 _MAX_CONFIG = 1 << 20
 _MAX_INDEX = 64 << 20
 
@@ -30,9 +32,9 @@ def untrusted(cwd: Path) -> str | None:
     """
     found = False
     for folder in (cwd, *cwd.parents):
-        if all((folder / name).exists() for name in ("HEAD", "objects", "refs")):
+        if all(exists(folder / name) for name in ("HEAD", "objects", "refs")):
             return f"{folder.name} looks like a bare repository"
-        if not (folder / ".git").exists():
+        if not exists(folder / ".git"):
             continue
         git_dir = _git_dir(folder)
         if git_dir is None:
@@ -40,7 +42,7 @@ def untrusted(cwd: Path) -> str | None:
         if reason := _unsafe(folder, git_dir):
             return reason
         found = True
-        if (git_dir / "HEAD").exists():
+        if exists(git_dir / "HEAD"):
             return None  # git stops here; a `.git` without a head it may pass over
     return None if found else "no repository is found here"
 
@@ -55,7 +57,7 @@ def _unsafe(work_tree: Path, git_dir: Path) -> str | None:
         return "the index may name submodules"
     for name in links:
         module = work_tree / name
-        if not (module / ".git").exists():
+        if not exists(module / ".git"):
             continue
         module_dir = _git_dir(module)
         if module_dir is None:
@@ -71,7 +73,7 @@ def _git_dir(folder: Path) -> Path | None:
     """The repository of a work tree: its `.git` folder, or where its `.git` file leads."""
     mark = folder / ".git"
     try:
-        if mark.is_dir():
+        if is_folder(mark):
             return mark
         text = mark.read_bytes()[:4096].decode(errors="replace").strip()
     except OSError:
@@ -92,7 +94,7 @@ def _common_dir(git_dir: Path) -> Path:
 
 def _unsafe_config(config: Path, *, submodule: bool = False) -> str | None:
     try:
-        if not config.exists():
+        if not exists(config):
             return None
         if not config.is_file() or config.stat().st_size > _MAX_CONFIG:
             return f"{config.name} is not an ordinary file"
@@ -115,16 +117,33 @@ def _unsafe_config(config: Path, *, submodule: bool = False) -> str | None:
 _GITLINK = re.compile(rb"\x00\x00\xe0\x00")
 
 
-def _gitlinks(index: Path) -> list[str] | None:
-    """The submodules in an index; None when it cannot be told. No index: none."""
+def read_index(cwd: Path) -> bytes:
+    """The bytes of the index of the repository around a folder; empty when it cannot be read,
+    or when names in it are not whole (version 4, split)."""
+    for folder in (cwd, *cwd.parents):
+        if exists(folder / ".git"):
+            git_dir = _git_dir(folder)
+            data = _index(git_dir / "index") if git_dir else None
+            whole = data and data[4:8] != b"\0\0\0\4" and b"link\0\0" not in data
+            return data if data and whole else b""
+    return b""
+
+
+def _index(path: Path) -> bytes | None:
+    """The index file; empty when there is none, None when it cannot be read."""
     try:
-        if not index.exists():
-            return []
-        if index.stat().st_size > _MAX_INDEX:
-            return None
-        data = index.read_bytes()
+        if not exists(path):
+            return b""
+        return path.read_bytes() if path.stat().st_size <= _MAX_INDEX else None
     except OSError:
         return None
+
+
+def _gitlinks(index: Path) -> list[str] | None:
+    """The submodules in an index; None when it cannot be told. No index: none."""
+    data = _index(index)
+    if not data:
+        return None if data is None else []
     version = int.from_bytes(data[4:8], "big")
     if data[:4] != b"DIRC" or b"link\0\0" in data:  # not an index, or one half of a split one
         return None

@@ -55,6 +55,8 @@ MAX_DEPTH = 24
 """Commands nested deeper than this are not understood."""
 MAX_STATEMENTS = 1_000
 """Longer lists of commands are not understood."""
+MAX_WORDS = 1_000
+"""Longer simple commands are not understood."""
 _PARSE_SECONDS = 0.2
 
 _NOTHING = Sequence(())
@@ -424,7 +426,9 @@ class _Reader:
                 if c.type not in ("(", "|")
             )
             body = items[close + 1 :]
-            if body and body[-1].type in (";;", ";&", ";;&"):
+            if body and body[-1].type in (";&", ";;&"):
+                raise _NotUnderstoodError("a branch that falls through")
+            if body and body[-1].type == ";;":
                 body.pop()
             end = self._start(body[-1].next_sibling) if body and body[-1].next_sibling else None
             bodies.append(
@@ -480,6 +484,8 @@ class _Reader:
                 assignments.append(assignment)
             else:
                 words.append(item)
+            if len(words) + len(assignments) > MAX_WORDS:
+                raise _NotUnderstoodError(f"it has more than {MAX_WORDS} words")
         lexer.finish()
         if words and words[0].source in _RESERVED:
             raise _NotUnderstoodError(f"`{words[0].source}` is not modelled here")
@@ -873,7 +879,7 @@ class _Lexer:
             yield Number(quoted) if name in "#?$!" else Variable(name, quoted)
         else:
             self.position += 1
-            yield Text("$", True)
+            yield Text("$", quoted)
 
     def _ansi(self) -> Part:
         start = self.position + 2

@@ -8,9 +8,11 @@ from dataclasses import replace
 from itertools import pairwise
 
 from ...agent.effects import Effect, EffectKind
+from .folders import Reach
 from .languages import awk, jq, sed
 from .site import Field, Site
-from .usage import Parsed, Row
+from .syntax import words_of
+from .usage import Parsed, Row, base_pattern
 
 _ENVIRONMENT = "the environment may hold keys"
 
@@ -85,18 +87,37 @@ def _secret_environment(parsed: Parsed, site: Site) -> Iterable[Effect]:
     return (Effect(kind=EffectKind.SECRET, detail=_ENVIRONMENT),)
 
 
-def _rg_here(parsed: Parsed, site: Site) -> Iterable[Effect]:
-    """Without a path ripgrep searches the folder it is in (or its input, which is nothing)."""
-    first = 0 if parsed.has("-e -f --regexp --file --files --type-list") else 1
-    if len(parsed.operands) > first:
-        return ()
-    hidden = parsed.has("-. --hidden -u --unrestricted")
-    return site.tree(Field(".", "."), follow=parsed.has("-L --follow"), hidden=hidden)
+_RG_PROGRAM = "-e -f --regexp --file --files --type-list"
+_RG_PLAIN_TYPES = words_of(
+    "py js ts rust go java c cpp cs md markdown html css toml ruby php kotlin swift make cmake sql lua"
+)
+
+
+def _rg_tree(parsed: Parsed, site: Site) -> Iterable[Effect]:
+    """What ripgrep reads: the operands, or the folder it is in. Globs and types that are asked
+    for override its rule to leave out hidden files."""
+    folders = parsed.operands[0 if parsed.has(_RG_PROGRAM) else 1 :] or (Field(".", "."),)
+    globs = [v.text if v.text is not None else "*" for v in parsed.values("-g --glob --iglob")]
+    names = tuple(base_pattern(glob) for glob in globs if not glob.startswith("!"))
+    types = [value.text for value in parsed.values("-t --type")]
+    hidden = parsed.has("-. --hidden -u --unrestricted --type-add") or bool(names)
+    reach = Reach(
+        follow=parsed.has("-L --follow"),
+        hidden=hidden or any(kind not in _RG_PLAIN_TYPES for kind in types),
+        only=names,
+    )
+    for folder in folders:
+        yield from site.look(folder) if parsed.has("--files") else site.tree(folder, reach)
+
+
+def _ls_check(parsed: Parsed) -> str | None:
+    through = parsed.has("-L --dereference") and parsed.has("-R --recursive")
+    return "it goes through links" if through else None
 
 
 _GREP = (
     "-a -b -c -E -F -G -H -h -i -I -L -l -n -o -P -q -s -v -w -x -y -Z -z -U -T "
-    "-A: -B: -C: -e: -f:read -m: -d: -D: -# "
+    "-A: -B: -C: -e: -f:read -m: -# "
     "--after-context: --before-context: --context: --regexp: --file:read --max-count: "
     "--include: --exclude: --exclude-dir: --exclude-from:read --color? --colour? --binary-files: "
     "--count --extended-regexp --fixed-strings --basic-regexp --perl-regexp --ignore-case "
@@ -125,11 +146,11 @@ _RG = (
 )
 
 _LS = (
-    "-1 -a -A -b -B -c -C -d -f -F -g -G -h -H -i -k -l -m -n -N -o -p -q -Q -r -R -s -S -t -u -U "
+    "-1 -a -A -b -B -c -C -d -f -F -g -G -h -H -i -k -l -L -m -n -N -o -p -q -Q -r -R -s -S -t -u -U "
     "-v -x -X -Z -I:look -T:look -w:look -e -O -@ "
     "--all --almost-all --author --escape --block-size: --ignore-backups --color? --directory "
     "--classify? --file-type --format: --full-time --group-directories-first --no-group "
-    "--human-readable --si --dereference-command-line --hide: --hyperlink? --indicator-style: "
+    "--human-readable --si --dereference --dereference-command-line --hide: --hyperlink? --indicator-style: "
     "--inode --ignore: --kibibytes --numeric-uid-gid --literal --hide-control-chars "
     "--show-control-chars --quote-name --quoting-style: --reverse --recursive --size --sort: "
     "--time: --time-style: --tabsize: --width: --context --zero --version --help"
@@ -376,11 +397,8 @@ ROWS: tuple[Row, ...] = (
     Row(
         "rg",
         _RG,
-        "text tree*",
-        unless="-e -f --regexp --file --files --type-list",
-        hidden="-. --hidden -u --unrestricted",
-        follows="-L --follow",
-        also=_rg_here,
+        "text*",
+        also=_rg_tree,
         yes=("rg -n foo src", "rg foo", "rg --files -g '*.py'", "rg -tpy 'def \\w+' src tests"),
         no=(
             "rg --pre ./evil foo",
@@ -390,6 +408,7 @@ ROWS: tuple[Row, ...] = (
             "rg --search-zip foo",
             "rg --hostname-bin=./evil foo",
             "rg -f /etc/passwd src",
+            "rg -L root /",
         ),
     ),
     # ---- sed, awk, jq ----------------------------------------------------------------------
@@ -492,8 +511,9 @@ ROWS: tuple[Row, ...] = (
         "look*",
         empty=".",
         inert=True,
+        check=_ls_check,
         yes=("ls", "ls -la src", "ls *.md", "ls -R src", "ls -lt --color=never"),
-        no=("ls /etc", "ls ~", "ls ..", "ls $x"),
+        no=("ls /etc", "ls ~", "ls ..", "ls $x", "ls -LR", "ls -RL src"),
     ),
     Row(
         "tree",
@@ -532,7 +552,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         "df",
-        "-a -B: -h -H -i -k -l -m -P -t: -T -x: --human-readable --inodes --local "
+        "-a -B: -h -H -i -k -l -L -m -P -t: -T -x: --human-readable --inodes --local "
         "--portability --type: --print-type --total --output? --si",
         "look*",
         yes=("df -h .", "df -h"),

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ...agent.effects import Effect, EffectKind
-from ..base import Facts, Location, ToolError, is_secret, path_effects
+from ..base import Facts, Location, ToolError, path_effects
+from .folders import Reach, effects_below
 
-MAX_ENTRIES = 50_000
-"""Directory entries looked at to find secrets and links below a folder."""
-
-_DEPENDENCIES = frozenset(
-    {".git", "node_modules", ".venv", "venv", "site-packages", "__pycache__", ".tox", ".nox"}
-)
-"""Folders of other people's published files: what is named like a key there is no secret."""
+EVERYTHING = Reach()
+THROUGH_LINKS = Reach(follow=True)
 
 _DEVICES = frozenset(
     {
@@ -58,10 +53,14 @@ class Site:
     """Paths made by earlier commands of the line that may since lead somewhere else."""
     trust_disk: bool = True
     """Whether the disk is as it will be when this command runs: nothing of the line changes it."""
-    trees: dict[tuple[object, ...], tuple[Effect, ...]] = field(
-        default_factory=dict[tuple[object, ...], tuple[Effect, ...]], compare=False, repr=False
+    trees: dict[tuple[Path, Reach], tuple[Effect, ...]] = field(
+        default_factory=dict[tuple[Path, Reach], tuple[Effect, ...]], compare=False, repr=False
     )
     """Folders looked through already."""
+    distrust: dict[Path, str | None] = field(
+        default_factory=dict[Path, "str | None"], compare=False, repr=False
+    )
+    """Folders in which it is known whether git may run programs."""
 
     def locate(self, text: str) -> Location | None:
         """The real place of a path as the command sees it; None when it cannot be known."""
@@ -72,6 +71,8 @@ class Site:
             where = Facts(root=self.root).locate(joined)
         except (ToolError, OSError, ValueError):
             return None
+        if not where.name.isprintable() and any("\ud800" <= c <= "\udfff" for c in where.name):
+            return None  # bytes that are not text: no rule can name them
         lexical = Path(os.path.normpath(joined))
         if any(p == q or p in q.parents for p in self.moved for q in (lexical, where.path)):
             return None
@@ -137,69 +138,19 @@ class Site:
             effects = (first, *effects[1:])
         return effects
 
-    def tree(
-        self,
-        word: Field,
-        *,
-        follow: bool = False,
-        hidden: bool = True,
-        only: tuple[str, ...] = (),
-    ) -> tuple[Effect, ...]:
-        """Every file below a folder is read: through links too (`follow`), `only` these names."""
+    def tree(self, word: Field, reach: Reach = EVERYTHING) -> tuple[Effect, ...]:
+        """Every file below a folder is read, as far as a program reaches."""
         if word.channel or word.text == "-" or word.text in _DEVICES:
             return ()
         text = word.text if word.below is None else word.below
         where = self.locate(text) if text is not None else None
         if where is None:
             return unknown(EffectKind.READ, word.source)
-        key = (str(where.path), follow, hidden, only)
+        key = (where.path, reach)
         if key not in self.trees:
-            self.trees[key] = (
-                *path_effects(EffectKind.READ, where),
-                *(self._below(where.path, follow, hidden, only) if where.inside else ()),
-            )
+            below = effects_below(where.path, self.root, reach, self.locate) if where.inside else ()
+            self.trees[key] = (*path_effects(EffectKind.READ, where), *below)
         return self.trees[key]
-
-    def _below(
-        self, top: Path, follow: bool, hidden: bool, only: tuple[str, ...]
-    ) -> Iterator[Effect]:
-        """Secrets below a folder, and what its links lead to when they are followed."""
-        budget = MAX_ENTRIES
-        waiting = [str(top)]
-        while waiting:
-            try:
-                entries = list(os.scandir(waiting.pop()))
-            except OSError:
-                continue
-            budget -= len(entries)
-            if budget < 0:
-                detail = "too many files below this folder to know whether secrets are among them"
-                yield Effect(kind=EffectKind.SECRET, detail=detail)
-                if follow:
-                    yield Effect(kind=EffectKind.OUTSIDE_ROOT, detail="links may lead anywhere")
-                return
-            for entry in entries:
-                if not hidden and entry.name.startswith("."):
-                    continue
-                try:
-                    is_link, is_dir = entry.is_symlink(), entry.is_dir(follow_symlinks=False)
-                except OSError:
-                    continue
-                name = os.path.relpath(entry.path, self.root)
-                if is_link:
-                    target = self.locate(entry.path) if follow else None
-                    if follow and (target is None or not target.inside):
-                        path = target.name if target else None
-                        yield Effect(kind=EffectKind.OUTSIDE_ROOT, path=path, detail=f"link {name}")
-                    if target is not None and is_secret(target.name):
-                        yield Effect(kind=EffectKind.SECRET, path=target.name)
-                elif is_dir:
-                    if entry.name not in _DEPENDENCIES:
-                        waiting.append(entry.path)
-                elif is_secret(name) and (
-                    not only or any(fnmatchcase(entry.name, pattern) for pattern in only)
-                ):
-                    yield Effect(kind=EffectKind.SECRET, path=name)
 
 
 def unknown(kind: EffectKind, source: str) -> tuple[Effect, ...]:

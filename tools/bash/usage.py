@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ...agent.effects import Effect, EffectKind
+from .folders import Reach
 from .site import Field, Site
 
 
@@ -87,8 +88,6 @@ class Row:
     also: Callable[[Parsed, Site], Iterable[Effect]] | None = None
     follows: str = ""
     """Options with which a `tree` is read through links."""
-    hidden: str = "*"
-    """Options with which a `tree` includes hidden files; `*`: always."""
     only: str = ""
     """Options whose values are the names a `tree` is limited to."""
     deep: str = ""
@@ -152,11 +151,14 @@ class Row:
 
     def tree(self, word: Field, parsed: Parsed, site: Site) -> tuple[Effect, ...]:
         """Every file below an operand is read, as the options say."""
+        only = [v.text if v.text is not None else "*" for v in parsed.values(self.only)]
+        names = [base_pattern(pattern) for pattern in only if not pattern.startswith("!")]
         return site.tree(
             word,
-            follow=self.follows == "*" or parsed.has(self.follows),
-            hidden=self.hidden == "*" or parsed.has(self.hidden),
-            only=tuple(v.text or "*" for v in parsed.values(self.only)),
+            Reach(
+                follow=self.follows == "*" or parsed.has(self.follows),
+                only=tuple(names),
+            ),
         )
 
     def _use(self, use: str, word: Field, parsed: Parsed, site: Site) -> tuple[Effect, ...]:
@@ -286,6 +288,12 @@ def _short(
         else:
             got.options.append((option, Field(rest, word.source) if rest else following(option)))
         return
+
+
+def base_pattern(pattern: str) -> str:
+    """The file names a path pattern can match, or `*` where it is not a plain one."""
+    base = pattern.rpartition("/")[2]
+    return base if re.fullmatch(r"[\w.*?-]+", base) and base != "**" else "*"
 
 
 def meaning(effects: Iterable[Effect] = (), doubts: Iterable[str] = ()) -> Meaning:
