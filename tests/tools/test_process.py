@@ -251,6 +251,7 @@ for _ in range(1500):
 """Never the same process for long, and each leaves another one behind."""
 
 
+@pytest.mark.long  # it starts processes as fast as it can, up to some thousand
 @BOTH
 async def test_a_tree_that_grows_and_hops_is_caught(shell: Runner, marked: Marked) -> None:
     outcome, _ = await shell.run(HOPPER.format(seconds=marked.seconds) + "\nsleep 0.3")
