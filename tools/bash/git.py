@@ -51,6 +51,10 @@ def _formats(parsed: Parsed) -> str | None:
 
 def _revisions(parsed: Parsed, site: Site) -> Iterable[Effect]:
     """Operands are revisions or paths: those that could be paths count as such."""
+    for value in parsed.values("-L"):
+        path = (value.text or "").rpartition(":")[2]
+        if is_secret(path):
+            yield Effect(kind=EffectKind.SECRET, path=path)
     for operand in parsed.operands:
         text = operand.text
         if text is None:
@@ -192,7 +196,7 @@ READS: tuple[Row, ...] = (
         no=("git remote add x url", "git remote set-url origin x", "git remote show origin",
             "git remote update", "git remote remove origin", "git remote prune origin")),
     Row("stash", _COMMON_LOG + _COMMON_DIFF + "--include-untracked --only-untracked", "text*",
-        check=_verb("list", "show"),
+        check=lambda parsed: _verb("list", "show")(parsed) or _formats(parsed),
         yes=("git stash list", "git stash show -p"),
         no=("git stash", "git stash pop", "git stash drop", "git stash clear", "git stash -u",
             "git stash list --output=x", "git stash push", "git stash show --ext-diff")),
