@@ -227,7 +227,7 @@ def _is_outside(path: str, root: Path) -> bool:
 
 
 PASSING = st.sampled_from(
-    ["ls", "cat README.md", "git status", "grep -rn x src", "echo hi", "cd src", "x=1", "true",
+    ["ls", "cat README.md", "git status", "grep -rn x src", "echo hi", "cd src", "y=1", "true",
      "for f in a b; do echo $f; done", "[ -f README.md ]", "sed -n 1p README.md"]
 )  # fmt: skip
 UNKNOWN = st.sampled_from(
