@@ -251,7 +251,7 @@ def read_part(root: Path, name: str, level: Level, options: Options, counts: Cou
 
 def _read(root: Path, name: str, wanted: Matcher) -> bytes | str:
     """The bytes of a file, or why it is left out."""
-    data = read_regular(root / name, LARGEST_FILE)
+    data = read_regular(f"{root}/{name}", LARGEST_FILE)
     if isinstance(data, str):
         return data
     reason = kinds.unreadable(data)

@@ -347,7 +347,7 @@ def _filter(root: Path, listing: Listing, wanted: Matcher, unwanted: Matcher) ->
     return Listing(tuple(files), tuple(sorted(left)), listing.git)
 
 
-def read_regular(path: Path, limit: int) -> bytes | str:
+def read_regular(path: Path | str, limit: int) -> bytes | str:
     """The bytes of a regular file of at most `limit` bytes, or why there are none.
 
     Never follows a symlink and never waits: what became a FIFO since it was listed is refused.
