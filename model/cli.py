@@ -1,4 +1,4 @@
-"""`unabridged model audit|generate`: count a configuration, run a checkpoint."""
+"""`unabridged model audit|generate|chat|serve`: count a configuration, run a checkpoint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+
+from .chat_cli import add_commands
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -60,6 +62,8 @@ def add_parser(
     )
     generate.add_argument("--json", action="store_true", help="print one JSON document at the end")
     generate.set_defaults(run=_needing_torch(_generate))
+
+    add_commands(commands, _needing_torch)
 
 
 def size(text: str) -> int:

@@ -206,16 +206,18 @@ def serve(
     port: int = 8000,
     api_key: str | None = None,
 ) -> None:
-    """Serve until interrupted.
-
-    Raises `ValueError` for an address that others can reach without an API key.
-    """
+    """Serve until interrupted. Raises `ValueError` as `check_address` does."""
     import uvicorn
 
-    if api_key is None and host not in ("127.0.0.1", "::1", "localhost"):
-        raise ValueError(f"others can reach {host}: set an API key, or serve on 127.0.0.1")
+    check_address(host, api_key)
     app = application(engine, tokenizer, model, api_key=api_key)
     uvicorn.run(app, host=host, port=port, log_level="warning", lifespan="off")
+
+
+def check_address(host: str, api_key: str | None) -> None:
+    """Raises `ValueError` for an address that others can reach without an API key."""
+    if api_key is None and host not in ("127.0.0.1", "::1", "localhost"):
+        raise ValueError(f"others can reach {host}: ask for an API key, or serve on 127.0.0.1")
 
 
 async def _read_body(request: Request) -> CompletionRequest:

@@ -9,6 +9,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,7 +17,8 @@ import pytest
 import torch
 import uvicorn
 
-from unabridged.model.chat.tokenizer import Tokenizer
+from unabridged.model.chat.tokenizer import Tokenizer, write_ranks
+from unabridged.model.checkpoint import save_model
 from unabridged.model.config import K3Config
 from unabridged.model.engine import Engine
 from unabridged.model.k3 import K3
@@ -250,3 +252,20 @@ class Served:
 @pytest.fixture(scope="session")
 def over_http() -> type[Served]:
     return Served
+
+
+@pytest.fixture(scope="session")
+def checkpoint(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_config: Any,
+    make_model: Any,
+    ranks: dict[bytes, int],
+    tokenizer: Tokenizer,
+) -> Path:
+    """A whole checkpoint of the small model, with its vocabulary."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    config = make_config(vocab_size=tokenizer.vocab_size)
+    config = config.model_copy(update={"eos_token_id": tokenizer.end_of_msg_id})
+    save_model(make_model(config), folder)
+    write_ranks(sorted(ranks, key=ranks.__getitem__), folder / "tiktoken.model")
+    return folder

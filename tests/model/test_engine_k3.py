@@ -11,8 +11,8 @@ import httpx
 import pytest
 import torch
 
-from unabridged.model.chat.tokenizer import Tokenizer, TokenizerError, write_ranks
-from unabridged.model.checkpoint import CheckpointError, save_model
+from unabridged.model.chat.tokenizer import TokenizerError, write_ranks
+from unabridged.model.checkpoint import CheckpointError
 from unabridged.model.config import ConfigError
 from unabridged.model.engine import Engine, Finished, Item, open_engine
 from unabridged.model.generate import Sampling
@@ -112,23 +112,6 @@ async def test_a_stored_state_of_another_model_is_not_used(
     assert finished.usage.cached == 0
     assert tokens == plain_greedy(model, prompt, 4)
     assert "ignoring a stored state" in caplog.text
-
-
-@pytest.fixture(scope="module")
-def checkpoint(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_config: Any,
-    make_model: Any,
-    ranks: dict[bytes, int],
-    tokenizer: Tokenizer,
-) -> Path:
-    """A whole checkpoint of the small model, with its vocabulary."""
-    folder = tmp_path_factory.mktemp("checkpoint")
-    config = make_config(vocab_size=tokenizer.vocab_size)
-    config = config.model_copy(update={"eos_token_id": tokenizer.end_of_msg_id})
-    save_model(make_model(config), folder)
-    write_ranks(sorted(ranks, key=ranks.__getitem__), folder / "tiktoken.model")
-    return folder
 
 
 def test_a_checkpoint_answers_over_http_and_remembers(
