@@ -8,12 +8,11 @@ and measuring alternate until every chosen file is measured.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
 
 from . import kinds
 from .errors import ContextError, Stop, check, never
@@ -76,6 +75,15 @@ class Part:
         if self.level is Level.WHOLE:
             return self.digest
         return sha256(self.outline.encode()).hexdigest()
+
+    @property
+    def key(self) -> bytes:
+        """What stands for `text` where counts are kept."""
+        return key(self.level.name.encode(), self.name.encode(), self.identity.encode())
+
+    def count(self, counts: Counts) -> int:
+        """Tokens of `text`."""
+        return counts.count(self.key, lambda: self.text)
 
     @property
     def text(self) -> str:
@@ -188,11 +196,11 @@ def _settle(
     wanted, asked = matcher([*options.include, *options.full]), matcher(options.outline)
     known: dict[tuple[str, Level], Part] = {}
 
-    def measure(job: tuple[str, Level]) -> Part | str:
+    def read(job: tuple[str, Level]) -> Part | str:
         name, level = job
         whole = known.get((name, Level.WHOLE))
         data = whole.data if whole else _read(root, name, wanted)
-        return data if isinstance(data, str) else _part(name, level, data, counts)
+        return data if isinstance(data, str) else _part(name, level, data)
 
     while True:
         check(stop)
@@ -205,12 +213,18 @@ def _settle(
         if not jobs:
             break
         gone: set[str] = set()
-        for job, result in zip(jobs, _in_threads(measure, jobs, stop), strict=True):
+        results: list[Part | str] = []
+        for number, job in enumerate(jobs):
+            if number % _BATCH == 0:
+                check(stop)
+            results.append(read(job))
+        _count([part for part in results if isinstance(part, Part)], counts, stop)
+        for job, result in zip(jobs, results, strict=True):
             if isinstance(result, str):
                 selection.skipped.append(Left(job[0], result))
                 gone.add(job[0])
             else:
-                known[job] = result
+                known[job] = replace(result, tokens=result.count(counts))
         ordered = [one for one in ordered if one.name not in gone]
         for one in ordered:
             if (one.name, Level.WHOLE) in known:
@@ -246,7 +260,10 @@ _KIND_NAMES = {
 def read_part(root: Path, name: str, level: Level, options: Options, counts: Counts) -> Part | str:
     """One file at a level, or why it is left out."""
     data = _read(root, name, matcher([*options.include, *options.full]))
-    return data if isinstance(data, str) else _part(name, level, data, counts)
+    if isinstance(data, str):
+        return data
+    part = _part(name, level, data)
+    return replace(part, tokens=part.count(counts))
 
 
 def _read(root: Path, name: str, wanted: Matcher) -> bytes | str:
@@ -260,37 +277,30 @@ def _read(root: Path, name: str, wanted: Matcher) -> bytes | str:
     return data if reason is None else reason
 
 
-def _part(name: str, level: Level, data: bytes, counts: Counts) -> Part:
-    digest = sha256(data)
+def _part(name: str, level: Level, data: bytes) -> Part:
+    digest = sha256(data).hexdigest()
     if level is Level.WHOLE:
-        tokens = counts.count(
-            key(b"file", name.encode(), digest.digest()), lambda: frame(name, data)
-        )
-        return Part(name, level, digest.hexdigest(), data, "", tokens)
-    text = outline(name, decode(data)[0])
-    tokens = counts.count(
-        key(b"outline", name.encode(), text.encode()), lambda: frame_text("outline", name, text)
-    )
-    return Part(name, level, digest.hexdigest(), b"", text, tokens)
+        return Part(name, level, digest, data, "", 0)
+    return Part(name, level, digest, b"", outline(name, decode(data)[0]), 0)
 
 
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
+def _count(parts: Sequence[Part], counts: Counts, stop: Stop) -> None:
+    """Count what was never counted, on all cores.
 
+    Only that: the rest of the work holds the interpreter lock, and threads would slow it down.
+    """
+    new = [part for part in parts if not counts.knows(part.key)]
+    if not counts.exact or len(new) < 2:
+        return
 
-def _in_threads(work: Callable[[_In], _Out], items: Sequence[_In], stop: Stop) -> list[_Out]:
-    """`work` on each item, in order, on all cores."""
+    def count(batch: Sequence[Part]) -> None:
+        for part in batch:
+            part.count(counts)
 
-    def one_batch(batch: Sequence[_In]) -> list[_Out]:
-        return [work(item) for item in batch]
-
-    batches = [items[at : at + _BATCH] for at in range(0, len(items), _BATCH)]
-    results: list[_Out] = []
+    batches = [new[at : at + _BATCH] for at in range(0, len(new), _BATCH)]
     pool = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
     try:
-        for done in pool.map(one_batch, batches):
+        for _ in pool.map(count, batches):
             check(stop)
-            results += done
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    return results

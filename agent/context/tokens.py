@@ -153,6 +153,10 @@ class Counts:
             self._new.append(_RECORD.pack(key, tokens))
         return tokens
 
+    def knows(self, key: bytes) -> bool:
+        """Whether `count` would answer at once."""
+        return key in self._known
+
     def text(self, text: str) -> int:
         """Tokens of a text that nothing shorter stands for."""
         return self.count(key(b"text", text.encode()), lambda: text)
