@@ -41,6 +41,10 @@ class Core:
     mode: Mode = "ask"
     on_ask: OnAsk = "wait"
     limits: Limits = field(default_factory=Limits)
+    load_limit: float | None = None
+    """US dollars that the first request of a session may cost, nothing of it cached."""
+    confined: bool = False
+    """Whether commands run in a sandbox, which holds them to what was granted."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a person decided or answered something."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
+from .config import config_folder
 from .providers.dialects import is_loopback, is_moonshot
 
 SERVICE = "unabridged"
@@ -73,7 +74,7 @@ def find(
             pass
         except CredentialError as error:
             trouble = error
-    path = _path(folder)
+    path = key_file(folder)
     if value := _read(path).get(origin):
         return Credential(value, str(path))
     if trouble is not None:
@@ -92,7 +93,7 @@ def save(base_url: str, value: str, *, folder: Path | None = None) -> str:
         raise CredentialError(f"{base_url!r} is not a URL that a key could belong to.")
     if not value or not value.isascii() or not value.isprintable() or " " in value:
         raise CredentialError("that is not a key: a key is one word of plain letters and signs.")
-    path = _path(folder)
+    path = key_file(folder)
     kept = _read(path)
     if not is_loopback(host):
         with suppress(_NoKeyringError):
@@ -113,7 +114,7 @@ def delete(base_url: str, *, folder: Path | None = None) -> tuple[str, ...]:
             if _keyring(lambda ring: ring.get_password(SERVICE, origin)) is not None:
                 _keyring(lambda ring: ring.delete_password(SERVICE, origin))
                 found.append("keyring")
-    path = _path(folder)
+    path = key_file(folder)
     kept = _read(path)
     if kept.pop(origin, None) is not None:
         _write(path, kept)
@@ -174,12 +175,9 @@ def _keyring(use: Callable[[Any], T]) -> T:
 # --- file -----------------------------------------------------------------------------------------
 
 
-def _path(folder: Path | None) -> Path:
-    if folder is None:
-        from platformdirs import user_config_path
-
-        folder = user_config_path("unabridged")
-    return folder / "credentials.json"
+def key_file(folder: Path | None = None) -> Path:
+    """The file of last resort, readable by its owner only."""
+    return (folder or config_folder()) / "credentials.json"
 
 
 def _read(path: Path) -> dict[str, str]:

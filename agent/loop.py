@@ -15,6 +15,7 @@ from .calls import replay_exceptions
 from .core import Core, ended
 from .events import (
     AssistantMessage,
+    BudgetReached,
     Call,
     CallDropped,
     Elided,
@@ -76,7 +77,7 @@ class Loop:
                 end = self._circle() or await self.settler.settle()
             else:
                 end = self.settler.finished() or self._after_reply() or self._over_budget()
-                end = end or await self._ask()
+                end = end or self._over_load_limit() or await self._ask()
         return self.core.append(self._honest(end), sync=True)
 
     def _honest(self, end: RunEnded) -> RunEnded:
@@ -167,6 +168,22 @@ class Loop:
             return None
         self.core.append(event)
         return ended(Exit.BUDGET, f"{event.kind}: {event.used:g} of {event.limit:g} used")
+
+    def _over_load_limit(self) -> RunEnded | None:
+        """Nothing is sent when the first request alone would cost more than it may."""
+        core, limit = self.core, self.core.load_limit
+        if limit is None or core.state.spent.steps:
+            return None
+        tokens = core.state.prompt_tokens(core.view.size, len(core.view.tools))
+        cost = core.state.cold_price(tokens)
+        if cost is None or cost <= limit:
+            return None
+        core.append(BudgetReached(kind="cost", limit=limit, used=cost))
+        return ended(
+            Exit.BUDGET,
+            f"loading about {tokens:,} tokens would cost {cost:.2f} USD, over the limit of "
+            f"{limit:.2f}: raise it with --max-cost or money.load_limit",
+        )
 
     # --- the request -------------------------------------------------------------------------
 

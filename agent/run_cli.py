@@ -335,6 +335,7 @@ def _settings(
         rules=config.rules,
         session_rules=(*kept, *allow_rules(args.allow)),
         limits=config.limits,
+        load_limit=max(config.load_limit, config.limits.cost or 0.0),
         price=price,
         instructions=instructions,
         sandbox=args.sandbox,

@@ -19,8 +19,10 @@ from ..tools.sandbox import Sandbox
 from .budget import Limits, Price
 from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
+from .config import config_folder
 from .context.load import Load, load
 from .core import Core, OnAsk, ended
+from .credentials import key_file
 from .effects import Effect
 from .events import (
     Answer,
@@ -76,6 +78,8 @@ class Settings:
     session_rules: Sequence[Rule] = ()
     """Rules given for this session only; recorded in its log, so that a resumed run keeps them."""
     limits: Limits = field(default_factory=Limits)
+    load_limit: float | None = None
+    """US dollars that the first request may cost, nothing of it cached."""
     price: Price = lambda _usage: None
     instructions: str | None = None
     """AGENTS.md of a trusted repository."""
@@ -110,7 +114,12 @@ class Session:
     """
 
     def __init__(self, root: Path, store: Store, provider: Provider, settings: Settings) -> None:
-        self.processes = Processes(Sandbox.detect(settings.sandbox, protected=[store.path.parent]))
+        sandbox = Sandbox.detect(
+            settings.sandbox,
+            protected=[store.path.parent, config_folder()],
+            hidden=[key_file()],
+        )
+        self.processes = Processes(sandbox)
         tools = settings.tools if settings.tools is not None else default_tools(self.processes)
         self.settings = settings
         self.provider = provider
@@ -134,6 +143,8 @@ class Session:
             mode=settings.mode,
             on_ask=settings.on_ask,
             limits=settings.limits,
+            load_limit=settings.load_limit,
+            confined=sandbox.active,
         )
 
     @classmethod

@@ -20,6 +20,7 @@ from ..tools.ask_user import AskUserArguments
 from ..tools.base import Context, Result, ToolError
 from ..tools.finish import FinishArguments
 from ..tools.propose_plan import ProposePlanArguments
+from ..tools.sandbox import Grant
 from .calls import BadCall, Judged, plan_effects, same_effects, understand
 from .core import Core, ended
 from .effects import EffectKind
@@ -212,7 +213,9 @@ class Settler:
         names = [e.path for e in item.effects if e.kind in CHANGES and e.path and e.path[0] != "/"]
         if names:
             self.core.append(Checkpoint(call_id=call_id, files=undo.checkpoint(names)))
-        scan = await asyncio.to_thread(undo.scan) if _may_change_anything(item) else None
+        confined = self.core.confined and not Grant.of(item.effects).write
+        unknown = not confined and _may_change_anything(item)
+        scan = await asyncio.to_thread(undo.scan) if unknown else None
         watched = Watched()
         try:
             yield watched

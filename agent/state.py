@@ -21,6 +21,7 @@ from .events import (
     ToolCall,
     ToolResult,
     ToolStarted,
+    Usage,
     UserMessage,
 )
 from .scope import Scope
@@ -129,6 +130,10 @@ class State:
         command = arguments.get("command", result.data.get("command"))
         if command is not None:
             self.commands[str(command)] = result.exit_code
+
+    def cold_price(self, tokens: int) -> float | None:
+        """US dollars for a prompt of which nothing is cached; None when the price is unknown."""
+        return self._price(Usage(prompt=tokens, cached=0, completion=0))
 
     def prompt_tokens(self, size: int, tools_size: int) -> int:
         """Estimate for a request of `size` bytes: what was last reported, plus what was added."""

@@ -70,7 +70,7 @@ def size(text: str) -> int:
     """Bytes from `123`, `80G` or `1.5TiB`; units are powers of 1024."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise argparse.ArgumentTypeError(f"not a size: {text!r} (write 123, 80G or 1.5T)")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size (write 123, 80G or 1.5T)")
     return int(float(match[1]) * _UNITS[match[2].upper()])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from .cli import size
 from .state_store import (
     DEFAULT_MAX_BYTES,
     Entry,
@@ -21,8 +21,6 @@ from .state_store import (
     read_header,
     strangers,
 )
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def add_parser(
@@ -49,7 +47,7 @@ def add_parser(
     pruning = commands.add_parser("prune", parents=[common], help="remove the least recently used")
     pruning.add_argument(
         "--max-size",
-        type=_size,
+        type=size,
         default=DEFAULT_MAX_BYTES,
         metavar="SIZE",
         help="what may stay, such as 500M or 20G (default: 64G)",
@@ -205,13 +203,6 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text, re.IGNORECASE)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 500M or 20G")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def _human(size: float) -> str:

@@ -298,7 +298,8 @@ class Sandbox:
         for path in grant.outside:
             # Never a folder that holds the home folder or the repository; private ones stay so.
             too_much = any(path in (each, *each.parents) for each in (home, root))
-            if not too_much and not any(each in (path, *path.parents) for each in covered):
+            closed = (*covered, *self.protected, *self.hidden)
+            if not too_much and not any(each in (path, *path.parents) for each in closed):
                 add(path, "bind")
         for path in self.protected:
             add(path, "ro-bind")

@@ -244,12 +244,12 @@ def _ignore(_text: str) -> None:
 
 @cache
 def _shell() -> tuple[str, ...]:
-    """bash as the classifier assumes it, else sh."""
+    """bash as the classifier assumes it; its answers hold for no other shell."""
     name, *options = SHELL
-    for found, rest in ((shutil.which(name), options), (shutil.which("sh"), ["-c"])):
-        if found is not None:
-            return str(Path(found).absolute()), *rest
-    raise ToolError("There is neither bash nor sh on PATH; no command can run.")
+    found = shutil.which(name)
+    if found is None:
+        raise ToolError("There is no bash on PATH; no command can run.")
+    return str(Path(found).absolute()), *options
 
 
 def _free_path(folder: Path, call_id: str) -> Path:

@@ -219,7 +219,8 @@ async def test_c44_twice_and_the_code_says_by_what(bench: Bench, code: Exit) -> 
 async def test_c44_again_while_it_is_being_stopped(bench: Bench, on_ask: str) -> None:
     stubborn = "trap '' TERM; touch started; while :; do sleep 64; done"
     step = [[("shell", {"command": stubborn}), READ]]
-    session = bench.create(step, allow=["execute", "write"], on_ask=on_ask)
+    # After a trap the classifier does not know where `started` lies.
+    session = bench.create(step, allow=["execute", "write", "outside_root"], on_ask=on_ask)
     running = asyncio.create_task(bench.run(session, "go"))
     async with asyncio.timeout(10):
         while not (bench.repo / "started").exists():

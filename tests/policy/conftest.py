@@ -1,66 +1,20 @@
-"""A repository as users have them, and the default decision on a command in it."""
+"""A repository full of traps."""
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from unabridged.agent.policy import decide
-from unabridged.tools.bash.classify import classify
-
-FILES = {
-    "README.md": "# A tool\nfoo\n",
-    "package.json": '{"scripts": {"test": "node test.js"}}\n',
-    "pyproject.toml": "[project]\nname = 'a'\n",
-    "src/a.py": "def a():\n    return 1\n",
-    "src/b.py": "import a\n",
-    "src/lib/c.py": "x = 1\n",
-    "tests/test_a.py": "def test_a(): pass\n",
-    "docs/x.yml": "a: 1\n",
-    "docs/guide.md": "guide\n",
-    "bin/tool": "#!/bin/sh\n",
-    ".github/workflows/ci.yml": "on: push\n",
-}
-
 
 @pytest.fixture(scope="session")
-def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A git repository with two commits, shared: no test may change it."""
-    root = tmp_path_factory.mktemp("repository").resolve() / "repo"
-    for name, text in FILES.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
-    env = os.environ | {
-        "GIT_CONFIG_GLOBAL": "/dev/null",
-        "GIT_AUTHOR_NAME": "n", "GIT_AUTHOR_EMAIL": "n@example.com",
-        "GIT_COMMITTER_NAME": "n", "GIT_COMMITTER_EMAIL": "n@example.com",
-    }  # fmt: skip
-    for command in (
-        ["git", "init", "-q", "-b", "main"],
-        ["git", "add", "."],
-        ["git", "commit", "-q", "-m", "one"],
-        ["git", "commit", "-q", "--allow-empty", "-m", "two"],
-    ):
-        subprocess.run(command, cwd=root, env=env, check=True)
-    return root
-
-
-@pytest.fixture(scope="session")
-def allowed(repo: Path) -> Callable[[str], bool]:
-    """Whether the default rules let a command pass without asking."""
-    return lambda command: decide(classify(command, root=repo)).verdict == "allow"
-
-
-@pytest.fixture(scope="session")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hostile(repo: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A repository full of traps."""
     root = tmp_path_factory.mktemp("hostile").resolve() / "repo"
-    files = FILES | {
+    shutil.copytree(repo, root, ignore=shutil.ignore_patterns(".git"))
+    files = {
         ".env": "KEY=1\n",
         "config/server.pem": "-----BEGIN\n",
         "config/app/secrets.json": "{}\n",

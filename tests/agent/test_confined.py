@@ -1,0 +1,102 @@
+"""What a session keeps from its commands, and what it keeps from its purse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unabridged.agent.events import BudgetReached, Checkpoint, RequestSent, ToolResult
+from unabridged.agent.providers.scripted import ScriptedProvider
+from unabridged.tools import shell as shell_module
+from unabridged.tools.base import ToolError
+
+FINISH = [("finish", {"status": "done", "summary": "ok"})]
+
+
+async def test_a_command_in_the_sandbox_cannot_read_the_key_file(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Outside /tmp, which every sandbox hides anyway.
+    folder = Path.home() / f".unabridged-test-{tmp_path.name}"
+    folder.mkdir()
+    try:
+        (folder / "credentials.json").write_bytes(b'{"x": "sk-never-seen"}')
+        (folder / "config.toml").write_bytes(b"# mine\n")
+        monkeypatch.setattr("unabridged.agent.session.config_folder", lambda: folder)
+        monkeypatch.setattr("unabridged.agent.credentials.config_folder", lambda: folder)
+        command = (
+            f"cat {folder}/config.toml {folder}/credentials.json; echo x > {folder}/config.toml"
+        )
+        allow = ["execute", "read", "write", "secret", "outside_root"]
+        session = await bench.play(
+            [[("shell", {"command": command})], FINISH], allow=allow, sandbox="required"
+        )
+        (result, _) = bench.of(session, ToolResult)
+        assert "# mine" in result.text
+        assert "sk-never-seen" not in result.text
+        assert (folder / "config.toml").read_bytes() == b"# mine\n"
+    finally:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+@pytest.mark.parametrize(("sandbox", "scans"), [("required", 0), ("off", 1)])
+async def test_the_tree_is_looked_through_only_where_a_command_could_change_it(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, sandbox: str, scans: int
+) -> None:
+    session = bench.create(
+        [[("shell", {"command": 'python3 -c \'open("new", "w")\''})], FINISH],
+        allow=["execute"],
+        sandbox=sandbox,
+    )
+    looks: list[int] = []
+    real = session.core.undo.scan
+    monkeypatch.setattr(session.core.undo, "scan", lambda: looks.append(1) or real())
+    await bench.run(session, "Do it")
+    assert len(looks) == scans
+    assert (bench.repo / "new").exists() is bool(scans)
+    assert bool(bench.of(session, Checkpoint)) is bool(scans)
+
+
+async def test_a_granted_write_in_the_sandbox_is_seen(bench: Any) -> None:
+    command = 'python3 -c \'open("new", "w")\''
+    session = await bench.play(
+        [[("shell", {"command": command, "writes": True})], FINISH],
+        allow=["execute", "write"],
+        sandbox="required",
+    )
+    assert (bench.repo / "new").exists()
+    assert [change.path for change in session.result().files_changed] == ["new"]
+
+
+def test_without_bash_no_other_shell_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        shell_module.shutil, "which", lambda name: None if name == "bash" else "/bin/sh"
+    )
+    shell_module._shell.cache_clear()
+    try:
+        with pytest.raises(ToolError, match="no bash"):
+            shell_module._shell()
+    finally:
+        shell_module._shell.cache_clear()
+
+
+@pytest.mark.parametrize(("limit", "code"), [(0.001, 5), (1.0, 0), (None, 0)])
+async def test_a_load_that_costs_too_much_is_never_sent(
+    bench: Any, limit: float | None, code: int
+) -> None:
+    def price(usage: Any) -> float:
+        return 1e-5 * (usage.prompt + usage.completion)
+
+    session = await bench.play([FINISH], price=price, load_limit=limit)
+    provider = session.provider
+    assert isinstance(provider, ScriptedProvider)
+    assert bench.code(session) == code
+    assert len(provider.requests) == (0 if code else 1)
+    assert bool(bench.of(session, RequestSent)) is not bool(code)
+    assert bool(bench.of(session, BudgetReached)) is bool(code)
+    if code:
+        assert "--max-cost" in session.result().reason
