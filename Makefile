@@ -31,6 +31,8 @@ lint: venv
 types: venv
 	$(BIN)/pyright
 
+# Where everything must be checked, a missing program is a failure and not a skip.
+check: export UNABRIDGED_CHECK = 1
 check: test lint types
 
 long: venv

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -32,6 +33,33 @@ def serve_script() -> Iterator[Callable[..., Any]]:
 
     with ExitStack() as stack:
         yield lambda script, **options: stack.enter_context(serving_in_thread(script, **options))
+
+
+# --- programs that a test needs -------------------------------------------------------------------
+
+
+PACKAGES = {"bwrap": "bubblewrap", "rg": "ripgrep"}
+
+
+def _need(program: str) -> None:
+    """A missing program is a failure where everything must be checked, else a reason to skip."""
+    if shutil.which(program) is None:
+        missing = f"needs {program}: install the package {PACKAGES[program]}"
+        if os.environ.get("UNABRIDGED_CHECK"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """`@pytest.mark.needs("rg")`."""
+    for mark in item.iter_markers("needs"):
+        _need(*mark.args)
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> None:
+    """The same for fixtures that are about the sandbox."""
+    _need("bwrap")
 
 
 # --- what a command in a repository is decided ---------------------------------------------------

@@ -15,6 +15,7 @@ from unabridged.tools.base import ToolError
 FINISH = [("finish", {"status": "done", "summary": "ok"})]
 
 
+@pytest.mark.needs("bwrap")
 async def test_a_command_in_the_sandbox_cannot_read_the_key_file(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,7 +44,10 @@ async def test_a_command_in_the_sandbox_cannot_read_the_key_file(
         folder.rmdir()
 
 
-@pytest.mark.parametrize(("sandbox", "scans"), [("required", 0), ("off", 1)])
+@pytest.mark.parametrize(
+    ("sandbox", "scans"),
+    [pytest.param("required", 0, marks=pytest.mark.needs("bwrap")), ("off", 1)],
+)
 async def test_the_tree_is_looked_through_only_where_a_command_could_change_it(
     bench: Any, monkeypatch: pytest.MonkeyPatch, sandbox: str, scans: int
 ) -> None:
@@ -61,6 +65,7 @@ async def test_the_tree_is_looked_through_only_where_a_command_could_change_it(
     assert bool(bench.of(session, Checkpoint)) is bool(scans)
 
 
+@pytest.mark.needs("bwrap")
 async def test_a_granted_write_in_the_sandbox_is_seen(bench: Any) -> None:
     command = 'python3 -c \'open("new", "w")\''
     session = await bench.play(

@@ -505,3 +505,13 @@ def test_facts_are_the_only_memory(bench: Any) -> None:
     make_plan(args, Facts(bench.root))
     with pytest.raises(ToolError, match="changed since"):
         make_plan(args, Facts(bench.root, {"f.txt": digest(b"other")}))
+
+
+async def test_c12_a_character_with_two_codes_keeps_the_one_it_has(bench: Any) -> None:
+    # The file has the code that Windows writes; Python's codec would write the other one.
+    name = b"\xfb\xfc"
+    assert name.decode("cp932").encode("cp932") != name
+    text = "これは日本語の文章です。名前は".encode("cp932")
+    path = bench.put("a.txt", text + name + "橋、点数は1。\n".encode("cp932") + text + b"\n")
+    await bench.run(Edit(), path="a.txt", old="点数は1", new="点数は2")
+    assert path.read_bytes() == (text + name + "橋、点数は2。\n".encode("cp932") + text + b"\n")

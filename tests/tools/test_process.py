@@ -25,7 +25,9 @@ from unabridged.tools.output import HEAD, TAIL, Live, Output, readable
 from unabridged.tools.process import Outcome, Processes, Running, StartError
 from unabridged.tools.sandbox import Grant, Sandbox
 
-BOTH = pytest.mark.parametrize("mode", ["off", "required"])
+BOTH = pytest.mark.parametrize(
+    "mode", ["off", pytest.param("required", marks=pytest.mark.needs("bwrap"))]
+)
 
 
 @pytest.fixture

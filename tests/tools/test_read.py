@@ -229,7 +229,10 @@ def test_any_bytes_are_decoded_without_loss_of_what_is_text(data: bytes) -> None
     assert data.startswith(encoding.bom)
     text = encoding.decode(data[len(encoding.bom) :])
     if not encoding.damaged:
-        assert encoding.bom + encoding.encode(text) == data
+        again = encoding.encode(text)
+        assert encoding.decode(again) == text
+        # CP932 has two codes for some characters; every other codec gives the same bytes.
+        assert encoding.bom + again == data or encoding.codec == "cp932"
     assert "".join(split_lines(text, endings(text).separator)) == text
 
 

@@ -60,7 +60,7 @@ class Box:
 
 
 @pytest.fixture
-async def box(root: Path, home: Path, tmp_path: Path) -> AsyncIterator[Box]:
+async def box(bubblewrap: None, root: Path, home: Path, tmp_path: Path) -> AsyncIterator[Box]:
     protected, hidden = root / "sessions", home / "harness-keys"
     protected.mkdir()
     hidden.mkdir()
@@ -223,6 +223,7 @@ async def test_supervisors_keep_no_secret_of_the_harness(
 # --- whether there is one ------------------------------------------------------------------------
 
 
+@pytest.mark.needs("bwrap")
 def test_the_state_is_stated() -> None:
     assert Sandbox.detect("auto").describe().startswith("sandbox on (bubblewrap)")
     assert Sandbox.detect("off").describe().startswith("sandbox off: switched off")
@@ -282,6 +283,7 @@ async def test_a_sandbox_that_fails_later_runs_nothing(root: Path, tmp_path: Pat
     assert not (root / "ran").exists()
 
 
+@pytest.mark.needs("bwrap")
 def test_it_works_without_privileges(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = 65534
     with tempfile.TemporaryDirectory() as folder:

@@ -17,9 +17,16 @@ from unabridged.tools.pattern import PatternError, common
 from unabridged.tools.search import Search, SearchArguments
 
 Git = Callable[..., str]
-BOTH = pytest.mark.parametrize("tool", [Search(), Search(ripgrep=False)], ids=["rg", "python"])
+BOTH = pytest.mark.parametrize(
+    "tool",
+    [
+        pytest.param(Search(), id="rg", marks=pytest.mark.needs("rg")),
+        pytest.param(Search(ripgrep=False), id="python"),
+    ],
+)
 
 
+@pytest.mark.needs("rg")
 def test_ripgrep_is_there_to_compare_with(bench: Any) -> None:
     assert search_module._ripgrep(bench.root) == str(Path(shutil.which("rg") or "").resolve())
 

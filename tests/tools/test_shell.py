@@ -40,7 +40,7 @@ class Bench:
 
 
 @pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+async def bench(bubblewrap: None, tmp_path: Path) -> AsyncIterator[Bench]:
     made = Bench(tmp_path)
     yield made
     await made.shell.processes.close()
