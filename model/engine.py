@@ -301,9 +301,10 @@ class Engine:
             self._end(sequence, Finished("stop" if stopped else "length", usage))
 
     def _end(self, sequence: _Sequence, item: Finished | EngineError) -> None:
+        # First its place is free, then whoever waits learns of it: `load` is never behind.
+        self._running = [other for other in self._running if other is not sequence]
         sequence.send(item)
         sequence.cancelled = True
-        self._running = [other for other in self._running if other is not sequence]
 
 
 @dataclass(slots=True, eq=False)

@@ -119,6 +119,22 @@ async def test_concurrent_requests_equal_single_ones(model: Any) -> None:
     engine.close()
 
 
+async def test_a_place_is_free_before_its_end_is_told(model: Any) -> None:
+    engine = make(model)
+    loads: list[tuple[int, int]] = []
+    real = type(engine)._end
+
+    def end(self: Engine, sequence: Any, item: Any) -> None:
+        deliver = sequence.deliver
+        sequence.deliver = lambda told: (loads.append(self.load), deliver(told))
+        real(self, sequence, item)
+
+    engine._end = end.__get__(engine)  # pyright: ignore[reportAttributeAccessIssue] - to look in
+    await collect(engine.generate(prompt_of(5), 5, GREEDY))
+    assert loads == [(0, 0)]
+    engine.close()
+
+
 async def test_a_long_prompt_does_not_stop_the_others(model: Any, engine: Engine) -> None:
     order: list[str] = []
 
