@@ -38,7 +38,7 @@ def serve_script() -> Iterator[Callable[..., Any]]:
 # --- programs that a test needs -------------------------------------------------------------------
 
 
-PACKAGES = {"bwrap": "bubblewrap", "rg": "ripgrep"}
+PACKAGES = {"bwrap": "bubblewrap", "rg": "ripgrep", "cc": "gcc"}
 
 
 def _need(program: str) -> None:
