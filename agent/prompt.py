@@ -28,8 +28,8 @@ is not an end.
 """
 
 
-def system_text(instructions: str | None = None) -> str:
+def system_text(instructions: str | None = None, system: str = SYSTEM) -> str:
     """The system message; `instructions` is the AGENTS.md of a trusted repository, kept whole."""
     if not instructions:
-        return SYSTEM
-    return f"{SYSTEM}\nInstructions of this repository (AGENTS.md, trusted by the user)\n\n{instructions}"
+        return system
+    return f"{system}\nInstructions of this repository (AGENTS.md, trusted by the user)\n\n{instructions}"

@@ -13,7 +13,7 @@ from typing import Any, cast
 from .. import __version__
 from ..tools.base import ToolError
 from ..tools.process import Processes
-from ..tools.registry import declarations, default_tools
+from ..tools.registry import default_tools
 from ..tools.sandbox import Mode as SandboxMode
 from ..tools.sandbox import Sandbox
 from .budget import Limits, Price
@@ -45,6 +45,7 @@ from .events import (
 from .exits import Exit
 from .loop import Loop
 from .policy import Mode, Rule
+from .profile import profile_of
 from .prompt import system_text
 from .providers.base import Delta, Provider
 from .result import ContextReport, OpenQuestion, PendingCall, Result, build_result
@@ -121,6 +122,8 @@ class Session:
         )
         self.processes = Processes(sandbox)
         tools = settings.tools if settings.tools is not None else default_tools(self.processes)
+        self.profile = profile_of(settings.model)
+        declared = {one["function"]["name"] for one in self.profile.declare(tools)}
         self.settings = settings
         self.provider = provider
         self.loaded: Load | None = None
@@ -137,7 +140,7 @@ class Session:
             view=View(store.events),
             state=State(settings.price, store.events),
             undo=Undo(root, store.files),
-            tools={tool.name: tool for tool in tools},
+            tools={tool.name: tool for tool in tools if tool.name in declared},
             emit=self._queue.put_nowait,
             rules=(*settings.rules, *settings.session_rules),
             mode=settings.mode,
@@ -284,8 +287,8 @@ class Session:
         if not any(isinstance(event, SystemMessage) for event in self.events):
             core.append(
                 SystemMessage(
-                    text=system_text(settings.instructions),
-                    tools=tuple(declarations(tuple(core.tools.values()))),
+                    text=system_text(settings.instructions, self.profile.system),
+                    tools=tuple(self.profile.declare(tuple(core.tools.values()))),
                 )
             )
         there = {event.text for event in self.events if isinstance(event, PackSegment)}
@@ -307,7 +310,7 @@ class Session:
             RunStarted(
                 model=settings.model,
                 endpoint=self.provider.endpoint,
-                effort=settings.effort,
+                effort=settings.effort if self.profile.effort is None else self.profile.effort,
                 mode=settings.mode,
                 on_ask=settings.on_ask,
                 window=self.provider.window,

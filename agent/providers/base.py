@@ -23,7 +23,7 @@ class Request:
     tools: bytes
     """JSON array of declarations; `[]` when there are none."""
     effort: str
-    """`low`, `high` or `max`."""
+    """`low`, `high` or `max`; empty to say nothing of it."""
     max_completion_tokens: int
 
 

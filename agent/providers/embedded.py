@@ -106,6 +106,6 @@ def _chat_request(request: Request) -> ChatRequest:
     return ChatRequest(
         messages=[json.loads(message) for message in request.messages],
         tools=json.loads(request.tools),
-        effort=request.effort,
+        effort=request.effort or None,
         max_tokens=request.max_completion_tokens,
     )

@@ -310,7 +310,9 @@ class KimiProvider:
     def body(self, request: Request) -> bytes:
         """The body of the request. Messages go last, so that it only grows at its end."""
         dialect = self.dialect
-        head: dict[str, Any] = {"model": request.model, **dialect.effort(request.effort)}
+        head: dict[str, Any] = {"model": request.model}
+        if request.effort:
+            head |= dialect.effort(request.effort)
         head.update(self._extra)
         head["stream"] = self._streaming
         if self._streaming and dialect.stream_options:
@@ -325,7 +327,7 @@ class KimiProvider:
     def _check(self, request: Request) -> None:
         """Refuse here what an endpoint would refuse late, or take without saying."""
         problem = ""
-        if request.effort not in EFFORTS:
+        if request.effort not in ("", *EFFORTS):
             problem = f"effort is {request.effort!r} and K3 takes only {', '.join(EFFORTS)}."
         elif not request.messages:
             problem = "there is no message to send."

@@ -1,0 +1,1 @@
+"""K3-nano: weights, vocabulary and what the harness tells it."""
