@@ -16,10 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from . import mxfp4
+from . import mxfp4, mxfp4_kernel
 from .config import TextConfig
 from .norm import RMSNorm
 from .situ import SituMLP, situ_glu
+
+_UNPACK_FROM = 32
+"""Tokens of one expert from which unpacking its weights costs less than reading them packed."""
 
 
 class Routing(NamedTuple):
@@ -145,13 +148,24 @@ class PackedExperts(Experts):
             self.register_buffer(f"{name}_packed", packed)
             self.register_buffer(f"{name}_scale", scale)
 
+    def _linear(self, x: Tensor, name: str, counts: Tensor) -> Tensor:
+        fast = mxfp4_kernel.kernel() if x.device.type == "cpu" and not x.requires_grad else None
+        if fast is None or int(counts.max()) >= _UNPACK_FROM:
+            return super()._linear(x, name, counts)
+        expert = torch.repeat_interleave(torch.arange(self.count), counts)
+        return fast.matmul(x, expert, *self._packed(name))
+
     def _all(self, name: str) -> Tensor:
         return torch.stack(list(self._matrices(name, list(range(self.count)))))
 
     def _matrices(self, name: str, hit: list[int]) -> Iterable[Tensor]:
-        packed: Tensor = getattr(self, f"{name}_packed")
-        scale: Tensor = getattr(self, f"{name}_scale")
-        return (mxfp4.unpack(packed[e], scale[e]) for e in hit)
+        packed, scale = self._packed(name)
+        fast = mxfp4_kernel.kernel() if packed.device.type == "cpu" else None
+        unpack = mxfp4.unpack if fast is None else fast.unpack
+        return (unpack(packed[e], scale[e]) for e in hit)
+
+    def _packed(self, name: str) -> tuple[Tensor, Tensor]:
+        return getattr(self, f"{name}_packed"), getattr(self, f"{name}_scale")
 
 
 def expert_shapes(config: TextConfig) -> dict[str, tuple[int, int]]:
