@@ -18,6 +18,7 @@ from typing import Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from .config import TextConfig
 from .norm import RMSNorm
@@ -103,7 +104,10 @@ class GatedMLA(nn.Module):
             if len(new) == 0:
                 continue
             if states is None:
-                outputs.append(self.materialised(q_i, new[:0], new))
+                fused = torch.is_grad_enabled() and x.dtype == torch.float32
+                outputs.append(
+                    self.fused(q_i, new) if fused else self.materialised(q_i, new[:0], new)
+                )
                 continue
             past = states[i].latents
             states[i].append(new)
@@ -139,6 +143,23 @@ class GatedMLA(nn.Module):
             out = out * (weight - total).exp() + other * (other_weight - total).exp()
             weight = total
         return out.transpose(0, 1)
+
+    def fused(self, q: Tensor, new: Tensor) -> Tensor:
+        """`materialised` without a past, for training: the scores are never stored.
+
+        PyTorch's kernel wants values as wide as keys; zeros make them so.
+        """
+        c, shared = new.split([self.latent, self.shared], -1)
+        expanded = self.kv_b_proj(c).view(len(c), self.heads, -1).transpose(0, 1)
+        k_own, v = expanded.split([self.nope, self.value], -1)  # [H, T, ...]
+        k = torch.cat([k_own, shared.expand(self.heads, -1, -1)], -1)
+        missing = k.shape[-1] - self.value
+        if missing > 0:
+            v = F.pad(v, (0, missing))
+        out = F.scaled_dot_product_attention(
+            q.transpose(0, 1)[None], k[None], v[None], is_causal=True, scale=self.scale
+        )
+        return out[0, :, :, : self.value].transpose(0, 1)
 
     def _attend(self, q: Tensor, latents: Tensor, masked: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attention over some tokens [T', latent + shared]: its output [H, T, value] and the

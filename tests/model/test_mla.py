@@ -54,6 +54,24 @@ def test_equals_the_formula(layer: GatedMLA) -> None:
     torch.testing.assert_close(layer(x, [40]).double(), formula(layer, x), rtol=1e-4, atol=1e-5)
 
 
+def test_the_form_for_training_equals_the_one_for_inference(layer: GatedMLA) -> None:
+    x = torch.randn(70, 256)
+    with torch.no_grad():
+        expected = layer(x, [40, 30])
+    torch.testing.assert_close(layer(x, [40, 30]), expected, rtol=1e-4, atol=1e-5)
+
+    def gradients(attend: Any) -> list[Tensor]:
+        q = torch.randn(40, 4, 48, generator=torch.Generator().manual_seed(1), requires_grad=True)
+        latents = torch.randn(40, 48, generator=torch.Generator().manual_seed(2)).requires_grad_()
+        attend(q, latents).square().sum().backward()
+        assert q.grad is not None
+        assert latents.grad is not None
+        return [q.grad, latents.grad]
+
+    plain = gradients(lambda q, latents: layer.materialised(q, latents[:0], latents))
+    torch.testing.assert_close(gradients(layer.fused), plain, rtol=1e-4, atol=1e-4)
+
+
 def test_equals_transformers_where_the_gate_is_half(layer: GatedMLA) -> None:
     """Kimi-Linear has no output gate; a gate projection of zero halves everything."""
     config = KimiLinearConfig(

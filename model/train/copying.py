@@ -1,0 +1,174 @@
+"""Data that teaches copying and nothing else: names drawn at random, so none can be learnt.
+
+An agent's arguments are copies: of names, paths and lines that stand in the repository or in the
+user's words. These samples have that in every line, and are short. Everything is drawn from one
+`random.Random`; a seed gives the same samples everywhere.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from ..chat.render import render
+from ..chat.tokenizer import Tokenizer
+from .packing import Part, Sample, sample_of_parts, sample_of_segments
+
+_ONSETS = ("b", "bl", "br", "c", "ch", "cl", "cr", "d", "dr", "f", "fl", "fr", "g", "gl", "gr", "h",
+           "j", "k", "kl", "l", "m", "n", "p", "pl", "pr", "qu", "r", "s", "sc", "sh", "sk", "sl",
+           "sp", "st", "str", "t", "th", "tr", "v", "w", "x", "y", "z", "")  # fmt: skip
+_NUCLEI = ("a", "e", "i", "o", "u", "ai", "ea", "ee", "io", "oa", "oo", "ou", "y")
+_CODAS = ("", "", "", "b", "ck", "d", "ft", "g", "l", "ll", "m", "n", "nd", "ng", "nt", "p", "r",
+          "rd", "rk", "s", "sh", "ss", "st", "t", "th", "x")  # fmt: skip
+_FOLDERS = ("src", "lib", "core", "app", "tests", "utils")
+
+
+def word(rng: random.Random) -> str:
+    """A word of one to three random syllables."""
+    return "".join(
+        rng.choice(_ONSETS) + rng.choice(_NUCLEI) + rng.choice(_CODAS)
+        for _ in range(rng.choice((1, 1, 2, 2, 3)))
+    )
+
+
+class Names:
+    """A sample's own words, few enough that its names share pieces, as the names of a code do."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.words = [word(rng) for _ in range(rng.randint(4, 24))]
+
+    def name(self) -> str:
+        """An identifier: snake_case, CamelCase, CONSTANT or one word, at times with a digit."""
+        rng = self.rng
+        words = [
+            rng.choice(self.words) if rng.random() < 0.7 else word(rng)
+            for _ in range(rng.choice((1, 2, 2, 2, 3, 3)))
+        ]
+        style = rng.random()
+        if style < 0.65:
+            name = "_".join(words)
+        elif style < 0.85:
+            name = "".join(w.capitalize() for w in words)
+        else:
+            name = "_".join(words).upper()
+        return name + (str(rng.randint(2, 99)) if rng.random() < 0.08 else "")
+
+    def names(self, count: int) -> list[str]:
+        """Different identifiers."""
+        found: dict[str, None] = {}
+        while len(found) < count:
+            found[self.name()] = None
+        return list(found)
+
+    def path(self) -> str:
+        """A path of a Python file."""
+        rng = self.rng
+        stem = "_".join(rng.choice(self.words) for _ in range(rng.choice((1, 1, 2))))
+        folder = rng.choice(("", "", rng.choice(_FOLDERS) + "/", rng.choice(self.words) + "/"))
+        return f"{folder}{rng.choice(('', '', '', 'test_'))}{stem}.py"
+
+
+def repeat(rng: random.Random) -> list[Part]:
+    """Names, then the same names again."""
+    names = Names(rng).names(rng.randint(4, 20))
+    gap = rng.choice((" ", "\n", ", ", ' "', "(", "/"))
+    parts = [Part(gap.join(names) + "\n\n")]
+    for name in names:
+        parts += [Part(name, 1.0, exact=True), Part(gap, 1.0)]
+    return parts
+
+
+def recall(rng: random.Random) -> list[Part]:
+    """A dictionary, then its values by key."""
+    some = Names(rng)
+    keys = some.names(rng.randint(3, 14))
+    between = rng.choice((" = ", ": ", " -> "))
+    values = [some.path() if rng.random() < 0.3 else some.name() for _ in keys]
+    table = dict(zip(keys, values, strict=True))
+    parts = [Part("".join(f"{key}{between}{value}\n" for key, value in table.items()) + "\n")]
+    for key in rng.choices(keys, k=rng.randint(len(keys), 2 * len(keys))):
+        parts += [Part(f"{key}{between}"), Part(table[key], 1.0, exact=True), Part("\n", 1.0)]
+    return parts
+
+
+def lines(rng: random.Random) -> list[Part]:
+    """Lines of code, each numbered; then lines by their number."""
+    code = code_lines(Names(rng), rng.randint(4, 14))
+    parts = [Part("".join(f"{n}: {line}\n" for n, line in enumerate(code, 1)) + "\n")]
+    for n in rng.choices(range(len(code)), k=rng.randint(3, len(code) + 2)):
+        parts += [Part(f"{n + 1}: "), Part(code[n], 1.0, exact=True), Part("\n", 1.0)]
+    return parts
+
+
+def replaced(rng: random.Random) -> list[Part]:
+    """Lines of code, then the same lines with one name in place of another."""
+    some = Names(rng)
+    old, new, *others = some.names(rng.randint(4, 8))
+    code = [line for line in code_lines(some, 8, [old, *others]) if old in line]
+    parts = [Part(f"{old} -> {new}\n" + "\n".join(code) + "\n\n")]
+    for line in code:
+        parts += [Part(line.replace(old, new), 1.0, exact=True), Part("\n", 1.0)]
+    return parts
+
+
+def code_lines(some: Names, count: int, names: list[str] | None = None) -> list[str]:
+    """Lines of Python that use a few names again and again."""
+    rng = some.rng
+    names = names or some.names(max(3, count // 2))
+    made: list[str] = []
+    for _ in range(count):
+        a, b, c = (rng.choice(names) for _ in range(3))
+        n = str(rng.choice((0, 1, 2, rng.randint(3, 99), rng.randint(100, 9999))))
+        line = rng.choice(
+            (
+                f"def {a}({b}, {c}={n}):", f"{a} = {b}({c})", f"return {a} + {b}", f"{a} = {n}",
+                f"from {a} import {b}", f"if {a} > {n}:", f"self.{a} = {b}", f"class {a}({b}):",
+                f'{a}["{b}"] = {c}', f"assert {a}({n}) == {b}", f"{a}.{b}({c}, {n})",
+                f"return {a}({b}) * {n}", f"for {a} in {b}.{c}:", f'raise {a}("{b} {c}")',
+            )
+        )  # fmt: skip
+        made.append(" " * (4 * rng.choice((0, 1, 1, 2))) + line)
+    return made
+
+
+def calls(rng: random.Random) -> list[dict[str, Any]]:
+    """A small session: find a name, then change it where it was found."""
+    some = Names(rng)
+    old, new, *others = some.names(rng.randint(4, 8))
+    asked = rng.choice(
+        ("Rename {} to {}.", "{} should be called {}.", "Use {1} instead of {0}.", "{} -> {}")
+    ).format(old, new)
+    paths = list(dict.fromkeys(some.path() for _ in range(rng.randint(1, 4))))
+    hits = [
+        (path, rng.randint(1, 120), line)
+        for path in sorted(paths)
+        for line in code_lines(some, rng.randint(1, 2), [old, *others])
+        if old in line
+    ]
+    found = "\n".join(f"{path}:{number}:{line}" for path, number, line in hits) or "no matches"
+    edits = [
+        ("edit", {"path": path, "old": old, "new": new}, "done")
+        for path in dict.fromkeys(path for path, *_ in hits)
+    ]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": asked}]
+    for tool, arguments, result in [("search", {"pattern": old}, found), *edits]:
+        call = {"id": "1", "function": {"name": tool, "arguments": arguments}}
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": "1", "content": result})
+    summary = f"{old} is now {new} in {len(edits)} files."
+    return [*messages, {"role": "assistant", "content": summary}]
+
+
+_TEXTS: tuple[Callable[[random.Random], list[Part]], ...] = (repeat, recall, lines, replaced)
+
+
+def draw(rng: random.Random, tokenizer: Tokenizer) -> Sample:
+    """A sample of any kind."""
+    which = rng.randrange(len(_TEXTS) + 2)
+    if which < len(_TEXTS):
+        kind = _TEXTS[which]
+        return sample_of_parts(kind(rng), tokenizer, f"copy/{kind.__name__}")
+    segments = render(calls(rng), generation_prefix=False)
+    return sample_of_segments(segments, tokenizer, "copy/calls")

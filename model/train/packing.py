@@ -1,0 +1,155 @@
+"""From conversations to what a training step reads: samples, and packs of samples.
+
+A sample is one sequence with a weight on each token: how much the loss minds whether the model
+would have written it. A pack is several samples one after the other; every layer starts each of
+them afresh (`K3.forward` with `lengths`), so a pack computes what its samples compute alone, and
+nothing is padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..chat.render import render
+from ..chat.tokenizer import CLOSE, OPEN, SEP, Tokenizer
+from ..chat.xtml import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sequence to learn from."""
+
+    tokens: list[int]
+    weights: list[float]
+    """For each token, the weight of its prediction from those before it; the first has none."""
+    exact: list[tuple[int, int]]
+    """Ranges of tokens that only count when all of them are right: an argument, a copied name."""
+    family: str
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Samples for one forward pass."""
+
+    samples: list[Sample]
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(sample) for sample in self.samples]
+
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """(tokens [N] int64, targets [N] int64, weights [N] float32) of the N tokens.
+
+        targets[i] is the token after i in the same sample; at a sample's end there is none, and
+        its weight is 0.
+        """
+        tokens = [t for sample in self.samples for t in sample.tokens]
+        targets = [t for sample in self.samples for t in [*sample.tokens[1:], 0]]
+        weights = [w for sample in self.samples for w in [*sample.weights[1:], 0.0]]
+        return torch.tensor(tokens), torch.tensor(targets), torch.tensor(weights)
+
+
+def fill(draw: Callable[[], Sample], tokens: int) -> Pack:
+    """A pack of about `tokens` tokens: samples are drawn until the next would not fit.
+
+    A first sample that is longer than that makes a pack of its own; nothing is cut.
+    """
+    samples = [draw()]
+    room = tokens - len(samples[0])
+    while room > 0:
+        sample = draw()
+        room -= len(sample)
+        if room >= 0:
+            samples.append(sample)
+    return Pack(samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a sample's text that is encoded on its own."""
+
+    text: str
+    weight: float = 0.0
+    exact: bool = False
+
+
+def sample_of_parts(parts: Iterable[Part], tokenizer: Tokenizer, family: str) -> Sample:
+    """A sample of plain text."""
+    tokens: list[int] = []
+    weights: list[float] = []
+    exact: list[tuple[int, int]] = []
+    for part in parts:
+        piece = tokenizer.encode(part.text)
+        if part.exact:
+            exact.append((len(tokens), len(tokens) + len(piece)))
+        tokens += piece
+        weights += [part.weight] * len(piece)
+    return Sample(tokens, weights, exact, family)
+
+
+def sample_of_session(
+    session: Mapping[str, Any], tokenizer: Tokenizer, context_weight: float = 0.0
+) -> Sample:
+    """A conversation as the chat format renders it.
+
+    Args:
+        session: `family`, and what `chat.render` takes: `messages`, and where they are given
+            `tools`, `thinking` and `effort`.
+        context_weight: the weight of what the model does not write itself, which is 1 for what
+            it does. A little teaches copying: names come again in files and results too.
+
+    Returns:
+        A sample whose exact ranges are the values of the arguments the model writes, each with
+        the token that ends it.
+
+    Raises:
+        XtmlError: the conversation cannot be rendered.
+    """
+    segments = render(
+        session["messages"],
+        tools=session.get("tools"),
+        thinking=session.get("thinking", True),
+        effort=session.get("effort"),
+        generation_prefix=False,
+    )
+    return sample_of_segments(segments, tokenizer, str(session["family"]), context_weight)
+
+
+def sample_of_segments(
+    segments: Sequence[Segment], tokenizer: Tokenizer, family: str, context_weight: float = 0.0
+) -> Sample:
+    """A rendered conversation; see `sample_of_session`."""
+    tokens: list[int] = []
+    weights: list[float] = []
+    exact: list[tuple[int, int]] = []
+    tag: list[str] = []  # of the tag being read: its bracket, then its name and attributes
+    start: int | None = None
+    for segment in segments:
+        piece = (tokenizer.encode_control if segment.control else tokenizer.encode)(segment.text)
+        if segment.control and segment.text in (OPEN, CLOSE):
+            tag = [segment.text]
+        elif segment.control and segment.text == SEP:
+            if segment.generated and tag[:2] == [OPEN, "argument"]:
+                start = len(tokens) + 1
+            tag = []
+        elif tag:
+            if start is not None and tag == [CLOSE] and segment.text == "argument":
+                exact.append((start, len(tokens)))
+                start = None
+            tag.append(segment.text)
+        tokens += piece
+        weights += [1.0 if segment.generated else context_weight] * len(piece)
+    return Sample(tokens, weights, exact, family)
+
+
+def own(sample: Sample) -> list[int]:
+    """The positions of the tokens that the model writes itself."""
+    return [i for i, weight in enumerate(sample.weights) if weight >= 1.0]
