@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .context.load import ContextError, Exact, Left, Load, load
+from .context.load import ContextError, Exact, Left, Load, Options, load
 from .context.manifest import section
 from .context.pack import quote
 
@@ -43,6 +43,12 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON document")
     add("--window", type=int, metavar="N", help="context window in tokens (default: the model's)")
     add("--vocabulary", type=Path, metavar="FILE", help="tiktoken.model to count exactly with")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is loaded, the same wherever a repository is loaded."""
+    group = parser.add_argument_group("what is loaded (GLOB has .gitignore syntax)")
     for option, text in (
         ("include", "load files that the rules leave out: ignored, generated, vendored, locks"),
         ("exclude", "leave files out"),
@@ -50,16 +56,31 @@ def _options(parser: argparse.ArgumentParser) -> None:
         ("full", "load files whole, whatever else must make room"),
         ("named", "files the task names: whole if possible"),
     ):
-        add(
+        group.add_argument(
             f"--{option}",
             action="append",
             default=[],
             metavar="GLOB",
-            help=f"{text} (.gitignore syntax)",
+            help=f"{text}; may be repeated",
         )
+    add = group.add_argument
     add("--require-full", action="store_true", help="fail if anything does not fit whole")
-    add("--submodules", action="store_true", help="load submodules too")
-    add("--rebuild", action="store_true", help="as if the base were built anew")
+    add("--submodules", action="store_true", help="load submodules as folders")
+    add("--rebuild", action="store_true",
+        help="build the base anew instead of appending differences to it")  # fmt: skip
+
+
+def read_options(args: argparse.Namespace) -> Options:
+    """What was given of them."""
+    return Options(
+        include=args.include,
+        exclude=args.exclude,
+        outline=args.outline,
+        full=args.full,
+        named=args.named,
+        require_full=args.require_full,
+        submodules=args.submodules,
+    )
 
 
 def _one_line(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -121,13 +142,7 @@ def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
     loaded = load(
         root,
         window=window,
-        include=args.include,
-        exclude=args.exclude,
-        outline=args.outline,
-        full=args.full,
-        named=args.named,
-        require_full=args.require_full,
-        submodules=args.submodules,
+        options=read_options(args),
         rebuild=args.rebuild,
         cache=cache_folder(),
         keep=False,

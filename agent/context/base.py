@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +23,9 @@ from .plan import Level
 
 _VERSION = 1
 _STATE = "base.json"
+_LOCK = "lock"
+_PATIENCE = 20.0
+"""Seconds to wait for another process; after that the base is done without."""
 _MOST_BASES = 40
 
 
@@ -75,19 +78,25 @@ class Store:
 
     def read(self) -> Base | None:
         """The base, or None if there is none or any of it is missing or damaged."""
-        if self._folder is None:
+        if self._folder is None or not self._folder.is_dir():
             return None
         try:
-            state = json.loads((self._folder / _STATE).read_bytes())
-            return Base(
-                segments=tuple(map(self._segment, state["segments"])),
-                appended=tuple(map(self._segment, state["appended"])),
-                frozen=_told(state["frozen"]),
-                told=_told(state["told"]),
-                left=state["left"],
-            )
+            with self._locked():
+                return self._read(self._folder)
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
+
+    def _read(self, folder: Path) -> Base:
+        state = json.loads((folder / _STATE).read_bytes())
+        base = Base(
+            segments=tuple(map(self._segment, state["segments"])),
+            appended=tuple(map(self._segment, state["appended"])),
+            frozen=_told(state["frozen"]),
+            told=_told(state["told"]),
+            left=state["left"],
+        )
+        os.utime(folder)  # bases not used for long are the first to go
+        return base
 
     def write(self, base: Base, contents: Mapping[str, bytes]) -> None:
         """Keep `base`, and the contents (digest -> bytes) later diffs start from.
@@ -97,21 +106,34 @@ class Store:
         if self._folder is None:
             return
         with contextlib.suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            segments = [self._kept(segment) for segment in base.segments]
-            appended = [self._kept(segment) for segment in base.appended]
-            state = {
-                "segments": segments,
-                "appended": appended,
-                "frozen": base.frozen,
-                "told": base.told,
-                "left": base.left,
-            }
-            for digest, data in contents.items():
-                self._write(digest, data)
-            self._write(_STATE, json.dumps(state).encode())
-            named = {one["text"] for one in (*segments, *appended)}
-            self._prune(named | {told.identity for told in base.told.values()})
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with self._locked():
+                self._replace(base, contents)
+
+    def _replace(self, base: Base, contents: Mapping[str, bytes]) -> None:
+        segments = [self._kept(segment) for segment in base.segments]
+        appended = [self._kept(segment) for segment in base.appended]
+        state = {
+            "segments": segments,
+            "appended": appended,
+            "frozen": base.frozen,
+            "told": base.told,
+            "left": base.left,
+        }
+        for digest, data in contents.items():
+            self._write(digest, data)
+        self._write(_STATE, json.dumps(state).encode())
+        named = {one["text"] for one in (*segments, *appended)}
+        self._prune(named | {told.identity for told in base.told.values()})
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[None]:
+        """Alone among the processes that use this base; OSError when another one hangs."""
+        from filelock import FileLock
+
+        assert self._folder is not None
+        with FileLock(self._folder / _LOCK, timeout=_PATIENCE):
+            yield
 
     def content(self, base: Base, name: str) -> bytes | None:
         """The bytes of a file as the model last knew them; None when they are lost."""
@@ -160,7 +182,7 @@ class Store:
         """Delete what no state names any more, and the bases not used for longest."""
         assert self._folder is not None
         assert self._bases is not None
-        keep = {_STATE, *used}
+        keep = {_STATE, _LOCK, *used}
         for path in self._folder.iterdir():
             if path.name not in keep:
                 path.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ path of this machine is in them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -21,7 +22,7 @@ from .pack import PREAMBLE, Framed, frame, frame_text, unpack
 from .plan import LOAD_SHARE, TIGHT_SHARE, Budget, Level
 from .selection import AS_ASKED, NO_ROOM, Options, Part, Selection, read_part, select
 from .tokens import MESSAGE_TOKENS, Counter, Counts, Estimate, Exact, estimate
-from .walk import IGNORED_BY_GIT, Left, matcher
+from .walk import IGNORED_BY_GIT, Left, Stamp, matcher
 
 __all__ = [
     "Cancelled",
@@ -31,6 +32,7 @@ __all__ = [
     "Exact",
     "Left",
     "Load",
+    "Options",
     "Segment",
     "estimate",
     "load",
@@ -39,6 +41,7 @@ __all__ = [
 ABSENT = "absent"
 """Stands in `Segment.files` for a file that is there no more."""
 
+_PLAIN = Options()
 _LARGEST_SEGMENT = 32_768
 _SMALLEST_SEGMENT = 1_024
 _SEGMENT_SHARE = 32
@@ -71,19 +74,17 @@ class Load:
     """How many leading segments are those of the load before: an endpoint may have them cached."""
     costs: Mapping[str, int] = field(default_factory=dict[str, int])
     """Tokens of each file that is given, whole or as an outline."""
+    began: int = 0
+    """When reading began, in ns since the epoch."""
+    stamps: Mapping[str, Stamp] = field(default_factory=dict[str, Stamp])
+    """Of each file that is given, from before it was read."""
 
 
 def load(
     root: Path,
     *,
     window: int,
-    include: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-    outline: Sequence[str] = (),
-    full: Sequence[str] = (),
-    named: Sequence[str] = (),
-    require_full: bool = False,
-    submodules: bool = False,
+    options: Options = _PLAIN,
     rebuild: bool = False,
     cache: Path | None = None,
     keep: bool = True,
@@ -96,12 +97,7 @@ def load(
     after them as differences.
 
     Args:
-        include: patterns (.gitignore syntax) of what the rules would leave out but should not.
-        exclude: patterns of what to leave out.
-        outline: patterns of files to give as outlines only.
-        full: patterns of files that must be whole; they are never demoted.
-        named: names the task mentions; they are whole if that is possible at all.
-        require_full: fail instead of demoting anything.
+        options: what a person asks for.
         rebuild: build the base anew instead of appending differences.
         cache: folder for bases and counts; may be deleted at any time.
         keep: store the base for the next load; off to look without being a session.
@@ -111,10 +107,12 @@ def load(
     Raises ContextError, one line for a person, when the root cannot be read, has no files, or
     what must be whole does not fit.
     """
+    began = time.time_ns()
     counter = counter or Estimate()
-    options = Options(include, exclude, outline, full, (), require_full, submodules)
-    patterns = [list(one) for one in (include, exclude, outline, full)]
-    store = Store(cache, str(root.resolve()), window, counter.identity, patterns, submodules)
+    named, options = options.named, replace(options, named=())
+    patterns = (options.include, options.exclude, options.outline, options.full)
+    identity = window, counter.identity, list(map(list, patterns)), options.submodules
+    store = Store(cache, str(root.resolve()), *identity)
     counts = Counts(cache, counter)
     try:
         loader = _Loader(root, window, options, counts, stop)
@@ -143,6 +141,8 @@ def load(
         skipped=tuple(left for left in selection.skipped if left.name not in now_whole),
         stored=_shared(before, messages),
         costs={name: part.tokens for name, part in selection.parts.items()},
+        began=began,
+        stamps=selection.stamps,
     )
 
 

@@ -21,7 +21,7 @@ from .outline import outline
 from .pack import decode, frame, frame_text
 from .plan import Budget, Candidate, Level, choose, in_order_of_room
 from .tokens import Counts, key
-from .walk import File, Left, Matcher, matcher, read_regular, walk
+from .walk import File, Left, Matcher, Stamp, matcher, read_regular, walk
 
 LARGEST_FILE = 16 << 20
 """Bytes above which a file is not opened."""
@@ -101,6 +101,8 @@ class Selection:
     outlined: list[Left] = field(default_factory=list[Left])
     skipped: list[Left] = field(default_factory=list[Left])
     history: History = field(default_factory=History)
+    stamps: dict[str, Stamp] = field(default_factory=dict[str, Stamp])
+    """Of the files in `parts`, from before they were read."""
 
 
 def select(
@@ -126,7 +128,7 @@ def select(
     if not listing.files and not listing.left:
         raise ContextError(f"{root}: there are no files here, nothing to run on.")
     selection = Selection(skipped=list(listing.left), history=read_history(root, stop))
-    candidates = _candidates(listing.files, options, told or {}, selection, stop)
+    candidates = consider(listing.files, options, selection, told or {}, stop)
     _settle(root, in_order_of_room(candidates), budget, options, counts, selection, stop)
     short = [left for left in selection.skipped if left.reason.startswith(NO_ROOM)]
     short += [left for left in selection.outlined if left.reason != AS_ASKED]
@@ -135,23 +137,24 @@ def select(
             f"{len(short):,} files do not fit whole, {short[0].name} among them: leave some out, "
             "allow outlines, or use a model with a larger window."
         )
+    selection.stamps = {name: stamp for name, stamp in listing.files if name in selection.parts}
     selection.outlined.sort()
     selection.skipped.sort()
     return selection
 
 
-def _candidates(
+def consider(
     files: Iterable[File],
     options: Options,
-    told: Mapping[str, Level],
     selection: Selection,
-    stop: Stop,
+    told: Mapping[str, Level],
+    stop: Stop = never,
 ) -> Iterable[Candidate]:
-    """Files worth considering; the others are noted as skipped."""
+    """Files worth considering, by their names and sizes; the others go to `selection.skipped`."""
     wanted, whole = matcher([*options.include, *options.full]), matcher(options.full)
     outlined, named = matcher(options.outline), matcher(options.named)
     rates = selection.history.rate
-    for number, (name, size) in enumerate(files):
+    for number, (name, (size, _)) in enumerate(files):
         if number % 1024 == 0:
             check(stop)
         reason = kinds.never_sent(name) or (None if wanted(name) else kinds.left_out(name))
@@ -200,7 +203,7 @@ def _settle(
         name, level = job
         whole = known.get((name, Level.WHOLE))
         data = whole.data if whole else _read(root, name, wanted)
-        return data if isinstance(data, str) else _part(name, level, data)
+        return data if isinstance(data, str) else make_part(name, level, data)
 
     while True:
         check(stop)
@@ -262,7 +265,7 @@ def read_part(root: Path, name: str, level: Level, options: Options, counts: Cou
     data = _read(root, name, matcher([*options.include, *options.full]))
     if isinstance(data, str):
         return data
-    part = _part(name, level, data)
+    part = make_part(name, level, data)
     return replace(part, tokens=part.count(counts))
 
 
@@ -277,7 +280,8 @@ def _read(root: Path, name: str, wanted: Matcher) -> bytes | str:
     return data if reason is None else reason
 
 
-def _part(name: str, level: Level, data: bytes) -> Part:
+def make_part(name: str, level: Level, data: bytes) -> Part:
+    """A file at a level, its tokens not yet counted."""
     digest = sha256(data).hexdigest()
     if level is Level.WHOLE:
         return Part(name, level, digest, data, "", 0)

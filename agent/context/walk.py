@@ -43,12 +43,25 @@ class Left(NamedTuple):
     reason: str
 
 
+class Stamp(NamedTuple):
+    """What tells that a file changed without reading it."""
+
+    size: int
+    """Bytes."""
+    changed: int
+    """Time of the last change of the inode, in ns: nothing but a change sets it."""
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Stamp:
+        """From what `lstat` says."""
+        return cls(found.st_size, found.st_ctime_ns)
+
+
 class File(NamedTuple):
-    """A regular file."""
+    """A regular file, as the listing saw it."""
 
     name: str
-    size: int
-    """Bytes, as the listing saw it."""
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +168,7 @@ def _from_git(root: Path, wanted: Matcher, submodules: bool, stop: Stop) -> List
         if inside is None:
             left.append(Left(f"{name}/", "submodule"))
             continue
-        files += [File(f"{name}/{file.name}", file.size) for file in inside.files]
+        files += [File(f"{name}/{file.name}", file.stamp) for file in inside.files]
         left += [Left(f"{name}/{one.name}", one.reason) for one in inside.left]
     return Listing(tuple(sorted(files)), tuple(sorted(set(left))), git=True)
 
@@ -202,7 +215,7 @@ def _stat(root: Path, names: set[str], stop: Stop) -> tuple[list[File], list[Lef
         if problem is None and not _plain_folder(base, name.rpartition("/")[0], folders):
             problem = "behind a symbolic link"
         if problem is None:
-            files.append(File(name, found.st_size))
+            files.append(File(name, Stamp.of(found)))
         else:
             left.append(Left(name, problem))
     return files, left
@@ -319,7 +332,7 @@ def _add(entry: os.DirEntry[str], name: str, files: list[File], left: list[Left]
         return
     problem = _problem(name, found.st_mode)
     if problem is None:
-        files.append(File(name, found.st_size))
+        files.append(File(name, Stamp.of(found)))
     else:
         left.append(Left(name, problem))
 

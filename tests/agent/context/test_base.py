@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import random
 import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unabridged.agent.context.changes import unified_diff
-from unabridged.agent.context.load import ABSENT, Load, load
+from unabridged.agent.context.load import ABSENT, Load, Options, load
 from unabridged.agent.context.pack import unpack
 from unabridged.tools.base import digest
 
@@ -148,7 +150,7 @@ def test_a_rebuild_can_be_asked_for(repo: Repo, cache: Path) -> None:
 
 def test_other_options_have_their_own_base(repo: Repo, cache: Path) -> None:
     plain = load(repo.root, window=WINDOW, cache=cache)
-    load(repo.root, window=WINDOW, cache=cache, exclude=["src/f0*"])
+    load(repo.root, window=WINDOW, cache=cache, options=Options(exclude=["src/f0*"]))
     assert load(repo.root, window=WINDOW, cache=cache).segments == plain.segments
 
 
@@ -156,9 +158,11 @@ def test_what_the_task_names_is_appended_for_this_session_only(
     make_repo: MakeRepo, cache: Path
 ) -> None:
     repo = make_repo({**files(), "data/big.json": '{"a": [1, 2, 3]}\n' * 400, "a.md": "x"})
-    load_it = functools.partial(load, repo.root, window=WINDOW, cache=cache, outline=["data/"])
+    load_it = functools.partial(
+        load, repo.root, window=WINDOW, cache=cache, options=Options(outline=["data/"])
+    )
     plain = load_it()
-    named = load_it(named=["data/big.json"])
+    named = load_it(options=Options(outline=["data/"], named=["data/big.json"]))
     assert texts(named)[:-1] == texts(plain)
     (part,) = unpack(named.segments[-1].text)
     assert part.data == (repo.root / "data/big.json").read_bytes()
@@ -172,7 +176,10 @@ def test_a_damaged_store_costs_time_only(repo: Repo, cache: Path, damage: str) -
     fresh = load(repo.root, window=WINDOW).segments
     load(repo.root, window=WINDOW, cache=cache)
     (state,) = cache.glob("bases/*/base.json")
-    blob = max((path for path in state.parent.iterdir() if path != state), key=lambda p: p.name)
+    blob = max(
+        (path for path in state.parent.iterdir() if path.stat().st_size and path != state),
+        key=lambda p: p.name,
+    )
     data = blob.read_bytes()
     match damage:
         case "cut":
@@ -190,6 +197,27 @@ def test_a_damaged_store_costs_time_only(repo: Repo, cache: Path, damage: str) -
     again = load(repo.root, window=WINDOW, cache=cache)
     assert again.segments == fresh
     assert load(repo.root, window=WINDOW, cache=cache).stored == len(fresh)
+
+
+def test_two_processes_at_once_share_a_base(repo: Repo, cache: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from unabridged.agent.context.load import load\n"
+        f"for n in range(6): load(Path(sys.argv[1]), window={WINDOW}, cache=Path(sys.argv[2]))"
+    )
+    command = [sys.executable, "-c", code, str(repo.root), str(cache)]
+    others = [subprocess.Popen(command) for _ in range(2)]
+    try:
+        for number in range(8):
+            repo.write(f"src/f{number:02}.py", f"x = {number}\n")
+            time.sleep(0.05)
+    finally:
+        codes = [other.wait() for other in others]
+    assert codes == [0, 0]
+    last = load(repo.root, window=WINDOW, cache=cache)
+    assert known(last) == on_disk(repo.root)
+    again = load(repo.root, window=WINDOW, cache=cache)
+    assert again.segments == last.segments
+    assert again.stored == len(last.segments)
 
 
 def test_a_store_that_cannot_be_written_is_done_without(repo: Repo, tmp_path: Path) -> None:

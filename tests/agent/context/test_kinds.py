@@ -18,7 +18,9 @@ from unabridged.agent.context.secrets import is_secret
 @pytest.mark.parametrize(
     "name",
     [".env", "a/.env", ".env.local", ".envrc", "id_rsa", "x/server.pem", ".aws/config", "a/.SSH/b",
-     "K.KEY", "secrets.yaml", ".npmrc"],
+     "K.KEY", "secrets.yaml", ".npmrc", ".env-prod", ".env~", ".env.bak", "deploy/prod.env",
+     "secrets.prod.yaml", "client_secret_1.json", "terraform.tfstate.backup", "x.tfvars",
+     "id_rsa.old", "server.key.1"],
 )  # fmt: skip
 def test_secrets(name: str) -> None:
     assert is_secret(name)
@@ -28,7 +30,8 @@ def test_secrets(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [".env.example", "env.py", "environment", ".envoy.yaml", "key.py", ".pem", "a.keys", "ssh/x",
-     "src/secrets.py"],
+     "src/secrets.py", ".environment", "prod.env.py", "secrets.example.yaml", ".env.sample",
+     "secretary.json", "a.bak", "docs/secrets.md"],
 )  # fmt: skip
 def test_not_secrets(name: str) -> None:
     assert not is_secret(name)

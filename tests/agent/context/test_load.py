@@ -15,7 +15,7 @@ import pytest
 from unabridged.agent.context import selection, walk
 from unabridged.agent.context.errors import Stop
 from unabridged.agent.context.history import History
-from unabridged.agent.context.load import ContextError, Exact, Load, load
+from unabridged.agent.context.load import ContextError, Exact, Load, Options, load
 from unabridged.agent.context.pack import unpack
 from unabridged.model.chat.tokenizer import Tokenizer
 
@@ -101,7 +101,7 @@ def test_what_is_not_sent_is_named_with_its_reason(make_repo: MakeRepo) -> None:
         assert f'"{name}"' in loaded.segments[-1].text
         assert reason in loaded.segments[-1].text
 
-    more = load(repo.root, window=BIG, include=["*"])
+    more = load(repo.root, window=BIG, options=Options(include=["*"]))
     left = {".env", "logo.png", "blob", "big.pt", "weights.data"}
     assert {name for name, _ in more.skipped} == left
 
@@ -170,19 +170,20 @@ def test_overrides(make_repo: MakeRepo) -> None:
     name = next(iter(sorted(n for n in sources(4, 60) if n.startswith("data/"))))
     tight = functools.partial(load, repo.root, window=65_536)
     assert name not in whole(tight())
-    assert name in whole(tight(full=[name]))
-    assert name in whole(tight(named=[name]))
+    assert name in whole(tight(options=Options(full=[name])))
+    assert name in whole(tight(options=Options(named=[name])))
     assert not any(
-        n.startswith("src/") for n in whole(load(repo.root, window=BIG, exclude=["src/"]))
+        n.startswith("src/")
+        for n in whole(load(repo.root, window=BIG, options=Options(exclude=["src/"])))
     )
-    outlined = load(repo.root, window=BIG, outline=["docs/"])
+    outlined = load(repo.root, window=BIG, options=Options(outline=["docs/"]))
     assert {one.name for one in outlined.outlined} == {
         n for n in sources(4, 60) if n.startswith("docs/")
     }
     with pytest.raises(ContextError, match="do not fit whole"):
-        tight(require_full=True)
+        tight(options=Options(require_full=True))
     with pytest.raises(ContextError, match="must be whole"):
-        tight(full=["*"])
+        tight(options=Options(full=["*"]))
 
 
 def test_nothing_to_run_on(tmp_path: Path) -> None:
