@@ -172,7 +172,7 @@ def decide(
             d.effect.path
             for d in decisions
             if d.verdict == "ask" and d.effect and d.effect.kind in CHANGES and d.effect.path
-        }
+        } - {".git"}  # a commit changes no file of the task
         if asked - plan_needed_after and len(asked | plan_needed_after) > 1:
             return Decided("plan_first", PLAN_FIRST, strictest.effect, "plan first")
     return strictest

@@ -212,7 +212,9 @@ class Settler:
         undo, call_id = self.core.undo, item.call.id
         names = [e.path for e in item.effects if e.kind in CHANGES and e.path and e.path[0] != "/"]
         if names:
-            self.core.append(Checkpoint(call_id=call_id, files=undo.checkpoint(names)))
+            copies = await asyncio.to_thread(undo.checkpoint, names)
+            self.core.append(Checkpoint(call_id=call_id, files=copies))
+            names = [*copies]  # of a folder, also what is in it
         confined = self.core.confined and not Grant.of(item.effects).write
         unknown = not confined and _may_change_anything(item)
         scan = await asyncio.to_thread(undo.scan) if unknown else None

@@ -168,3 +168,13 @@ class Live:
             text = f"[… {self._skipped} not shown …]\n{text}"
             self._skipped = 0
         return text
+
+
+def free_path(folder: Path, call_id: str) -> Path:
+    """A file for this call's output; ids come from the model's side and may repeat."""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", call_id).strip(".")[:80] or "call"
+    path, count = folder / f"{name}.out", 1
+    while path.exists():
+        count += 1
+        path = folder / f"{name}-{count}.out"
+    return path

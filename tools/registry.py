@@ -9,6 +9,7 @@ from .ask_user import AskUser
 from .base import Tool
 from .edit import Edit
 from .finish import Finish
+from .git import Git
 from .list import List
 from .process import Processes
 from .propose_plan import ProposePlan
@@ -30,6 +31,7 @@ def default_tools(processes: Processes | None = None) -> tuple[Tool[Any], ...]:
         Edit(),
         Write(),
         Shell(processes),
+        Git(),
         AskUser(),
         ProposePlan(),
         Finish(),

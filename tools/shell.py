@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from ..agent.effects import Effect, EffectKind
 from .base import Arguments, Context, Facts, Result, Tool, ToolError
 from .bash.env import HARDENED_ENV, SHELL
-from .output import Output
+from .output import Output, free_path
 from .process import Job, Outcome, Processes, StartError
 from .sandbox import Grant
 
@@ -138,7 +138,7 @@ class Shell(Tool[ShellArguments]):
 
     async def _run(self, args: ShellArguments, context: Context) -> Result:
         grant = Grant.of(context.granted)
-        output = Output(_free_path(context.files, context.call_id))
+        output = Output(free_path(context.files, context.call_id))
         try:
             running = self.processes.start(
                 [*_shell(), args.command],
@@ -250,16 +250,6 @@ def _shell() -> tuple[str, ...]:
     if found is None:
         raise ToolError("There is no bash on PATH; no command can run.")
     return str(Path(found).absolute()), *options
-
-
-def _free_path(folder: Path, call_id: str) -> Path:
-    """A file for this call's output; ids come from the model's side and may repeat."""
-    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", call_id).strip(".")[:80] or "call"
-    path, count = folder / f"{name}.out", 1
-    while path.exists():
-        count += 1
-        path = folder / f"{name}-{count}.out"
-    return path
 
 
 def _signal_name(number: int) -> str:

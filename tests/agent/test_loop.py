@@ -694,3 +694,34 @@ async def test_k13_a_circle_goes_on_only_where_the_model_leaves_it(bench: Bench)
     assert len(bench.requests(again)) <= 5
     left = await bench.play_on([[("read", {"path": "b.py"})], DONE])
     assert bench.code(left) == 0
+
+
+# --- the git tool ---------------------------------------------------------------------------------
+
+COMMIT = ("git", {"action": "commit", "paths": ["a.py"], "message": "Return two"})
+
+
+async def test_a_commit_asks_and_is_no_second_file(bench: Bench) -> None:
+    session = await bench.play([[EDIT], [COMMIT], DONE], allow=["write:a.py"])
+    assert bench.code(session) == 3
+    (waiting,) = session.pending
+    assert waiting.preview == "Return two\n\n M a.py"
+
+
+async def test_a_commit_that_is_allowed_can_be_undone(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "A")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@example.com")
+    branch = bench.repo / ".git" / bench.read(".git/HEAD").decode().split()[1]
+    before = branch.read_bytes()
+    allow = ["write:a.py", "write:.git"]
+    session = await bench.play([[EDIT], [COMMIT], DONE], allow=allow)
+    assert bench.code(session) == 0
+    assert bench.of(session, ToolResult)[1].text.startswith("Committed ")
+    assert branch.read_bytes() != before
+    undo = session.core.undo
+    assert not [item for item in undo.restore(undo.plan(session.events)) if item.refusal]
+    assert branch.read_bytes() == before
+    assert b"return 1" in bench.read("a.py")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -29,7 +30,7 @@ class Bench:
         return path
 
     def args(self, tool: Tool[Any], arguments: Mapping[str, Any]) -> Any:
-        return tool.arguments.model_validate(dict(arguments))
+        return tool.arguments.model_validate_json(json.dumps(arguments))
 
     async def run(self, tool: Tool[Any], **arguments: Any) -> Result:
         result = await tool.run(self.args(tool, arguments), Context(self.facts, "call", self.files))

@@ -36,7 +36,7 @@ def untrusted(cwd: Path) -> str | None:
             return f"{folder.name} looks like a bare repository"
         if not exists(folder / ".git"):
             continue
-        git_dir = _git_dir(folder)
+        git_dir = git_dir_of(folder)
         if git_dir is None:
             return f"{folder / '.git'} cannot be read"
         if reason := _unsafe(folder, git_dir):
@@ -48,7 +48,7 @@ def untrusted(cwd: Path) -> str | None:
 
 
 def _unsafe(work_tree: Path, git_dir: Path) -> str | None:
-    common = _common_dir(git_dir)
+    common = common_dir_of(git_dir)
     for config in (common / "config", git_dir / "config.worktree", common / "config.worktree"):
         if reason := _unsafe_config(config):
             return reason
@@ -59,17 +59,17 @@ def _unsafe(work_tree: Path, git_dir: Path) -> str | None:
         module = work_tree / name
         if not exists(module / ".git"):
             continue
-        module_dir = _git_dir(module)
+        module_dir = git_dir_of(module)
         if module_dir is None:
             return f"submodule {name} cannot be read"
-        if reason := _unsafe_config(_common_dir(module_dir) / "config", submodule=True):
+        if reason := _unsafe_config(common_dir_of(module_dir) / "config", submodule=True):
             return f"submodule {name}: {reason}"
         if _gitlinks(module_dir / "index") != []:
             return f"submodule {name} has submodules"
     return None
 
 
-def _git_dir(folder: Path) -> Path | None:
+def git_dir_of(folder: Path) -> Path | None:
     """The repository of a work tree: its `.git` folder, or where its `.git` file leads."""
     mark = folder / ".git"
     try:
@@ -83,7 +83,7 @@ def _git_dir(folder: Path) -> Path | None:
     return folder / text.removeprefix("gitdir:").strip()
 
 
-def _common_dir(git_dir: Path) -> Path:
+def common_dir_of(git_dir: Path) -> Path:
     """Where the settings are: a linked work tree shares those of the main one."""
     try:
         text = (git_dir / "commondir").read_bytes()[:4096].decode(errors="replace").strip()
@@ -122,7 +122,7 @@ def read_index(cwd: Path) -> bytes:
     or when names in it are not whole (version 4, split)."""
     for folder in (cwd, *cwd.parents):
         if exists(folder / ".git"):
-            git_dir = _git_dir(folder)
+            git_dir = git_dir_of(folder)
             data = _index(git_dir / "index") if git_dir else None
             whole = data and data[4:8] != b"\0\0\0\4" and b"link\0\0" not in data
             return data if data and whole else b""
