@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from ..agent.context.secrets import is_secret
+from ..agent.context.secrets import holds_git_credentials, is_git_settings, is_secret
 from ..agent.effects import Effect, EffectKind
 
 ABSENT = "absent"
@@ -80,7 +80,8 @@ def path_effects(
     effects = [Effect(kind=kind, path=where.name, before=before)]
     if not where.inside:
         effects.append(Effect(kind=EffectKind.OUTSIDE_ROOT, path=where.name))
-    if is_secret(where.name):
+    in_settings = is_git_settings(where.name) and holds_git_credentials(where.path)
+    if is_secret(where.name) or in_settings:
         effects.append(Effect(kind=EffectKind.SECRET, path=where.name))
     return tuple(effects)
 

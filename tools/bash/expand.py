@@ -94,12 +94,14 @@ def _fields(
             chars.extend((char, quoted) for char in value)
         if value is not None and not known and _MAGIC & set(value) and not quoted:
             several = split
+            if split and _is_glob([(char, False) for char in value]):
+                into.doubts.append(_ELSEWHERE)
     if not split:
         head = "".join(char for char, _ in chars)
         tilde = not all(quoted for char, quoted in chars if char == "~")
         yield Field(head if known and not tilde else None, word.source)
         return
-    yield from _spread(chars, known, several, word, site)
+    yield from _spread(chars, known, several, word, site, into)
 
 
 def _brace_meets_variable(word: Word) -> bool:
@@ -110,6 +112,7 @@ def _brace_meets_variable(word: Word) -> bool:
 
 _SAFE = re.compile(r"[A-Za-z0-9_./,:@%+=-]+")
 _MAGIC = frozenset("*?[{")
+_ELSEWHERE = "a pattern that may list names outside the repository"
 _TILDE_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=(.*:)?~")
 
 
@@ -151,19 +154,23 @@ def _check_name(name: str, into: Expanded) -> None:
 
 
 def _spread(
-    chars: list[Char], known: bool, several: bool, word: Word, site: Site
+    chars: list[Char], known: bool, several: bool, word: Word, site: Site, into: Expanded
 ) -> Iterator[Field]:
     """Brace, tilde and glob expansion of a word of which `chars` is the known start."""
     special = next((i for i, (c, q) in enumerate(chars) if not q and c in "{*?["), len(chars))
     head = "".join(char for char, _ in chars[:special])
     unknown = Field(None, word.source, head=head, several=True)
     if not known:
+        if _is_glob(chars):
+            into.doubts.append(_ELSEWHERE)
         tilde = bool(chars) and chars[0] == ("~", False)
         inexact = several or special < len(chars)
         yield Field(None, word.source, head="~" if tilde else head, several=inexact)
         return
     alternatives = _braces(chars)
     if alternatives is None:
+        if _is_glob(chars):
+            into.doubts.append(_ELSEWHERE)
         yield unknown
         return
     for alternative in alternatives:
@@ -171,10 +178,14 @@ def _spread(
         if (alternative[:1] == [("~", False)]) or (
             _TILDE_ASSIGNMENT.match(text) and ("~", False) in alternative
         ):
+            if _is_glob(alternative):
+                into.doubts.append(_ELSEWHERE)
             yield Field(None, word.source, head=text.partition("~")[0] + "~")
         elif _is_glob(alternative):
             matches = _glob(alternative, site)
             if matches is None:
+                if site.trust_disk or not _starts_inside(alternative, site):
+                    into.doubts.append(_ELSEWHERE)
                 yield unknown
             else:
                 yield from (Field(match, word.source) for match in matches)
@@ -276,6 +287,14 @@ def _glob(pattern: list[Char], site: Site) -> list[str] | None:
                 return None
         found = following
     return sorted(found) or [text]
+
+
+def _starts_inside(pattern: list[Char], site: Site) -> bool:
+    """Whether the folder before the first star lies inside the root, and no `..` leads out."""
+    text = "".join(char for char, _ in pattern)
+    first = next(i for i, (char, quoted) in enumerate(pattern) if not quoted and char in "*?[")
+    folder, slash, _ = text[:first].rpartition("/")
+    return ".." not in text.split("/") and site.inside(folder + slash or ".")
 
 
 def _is_glob(chars: list[Char]) -> bool:

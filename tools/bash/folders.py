@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ...agent.effects import Effect, EffectKind
-from ..base import Location, is_secret
+from ..base import Location, holds_git_credentials, is_git_settings, is_secret
 
 
 def exists(path: Path) -> bool:
@@ -43,6 +43,10 @@ class Reach:
     """Names that start with a dot too."""
     only: tuple[str, ...] = ()
     """Only files of these names (patterns); empty: all."""
+
+    def reads(self, name: str) -> bool:
+        """Whether a file of this name is read."""
+        return not self.only or _matches(name, self.only)
 
 
 def effects_below(
@@ -87,8 +91,19 @@ def effects_below(
             elif entry.is_dir(follow_symlinks=False):
                 if entry.name not in _DEPENDENCIES:
                     waiting.append(Path(entry.path))
-            elif is_secret(name) and (not reach.only or _matches(entry.name, reach.only)):
-                yield Effect(kind=EffectKind.SECRET, path=name)
+                elif entry.name == ".git" and reach.reads("config"):
+                    yield from _settings(Path(entry.path), f"{name}/config")
+            elif reach.reads(entry.name):
+                if is_secret(name):
+                    yield Effect(kind=EffectKind.SECRET, path=name)
+                elif is_git_settings(name):
+                    yield from _settings(folder, name)
+
+
+def _settings(folder: Path, name: str) -> Iterator[Effect]:
+    """Git's settings in a folder, where they hold credentials."""
+    if holds_git_credentials(folder / Path(name).name):
+        yield Effect(kind=EffectKind.SECRET, path=name)
 
 
 def _parents(top: Path, root: Path) -> list[Path]:

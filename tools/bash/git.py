@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ...agent.effects import Effect, EffectKind
-from ..base import is_secret
+from ..base import holds_git_credentials, is_secret
 from .folders import exists
-from .gitrepo import read_index, untrusted
+from .gitrepo import common_dir_of, git_dir_of, read_index, tracked, untrusted
 from .site import Field, Site
 from .usage import Check, Meaning, Parsed, Row
 
@@ -74,6 +74,67 @@ def _revisions(parsed: Parsed, site: Site) -> Iterable[Effect]:
             yield from site.read(operand)
 
 
+_PATCH = (
+    "-p -u -U -c -m --cc -W --patch --unified --patch-with-stat --binary --function-context "
+    "--color-words --word-diff"
+)
+_NO_PATCH = (
+    "-s --no-patch --stat --shortstat --numstat --dirstat --summary --compact-summary --raw "
+    "--name-only --name-status --quiet --check"
+)
+
+
+def _patch(parsed: Parsed, site: Site) -> Iterable[Effect]:
+    """For commands that show a patch unless told otherwise: what it shows without naming it."""
+    blobs = [o for o in parsed.operands if re.search(r"^[^/].*:|^:[^/]", o.text or "")]
+    only_blobs = bool(blobs) and len(blobs) == len(parsed.operands)
+    if not only_blobs and (parsed.has(_PATCH) or not parsed.has(_NO_PATCH)):
+        yield from _tracked_secrets(parsed, site)
+    yield from _revisions(parsed, site)
+
+
+def _patch_if_asked(parsed: Parsed, site: Site) -> Iterable[Effect]:
+    """The same for commands that show one only when asked."""
+    if parsed.has(_PATCH):
+        yield from _tracked_secrets(parsed, site)
+    yield from _revisions(parsed, site)
+
+
+def _stash(parsed: Parsed, site: Site) -> Iterable[Effect]:
+    show = parsed.leading == "show"
+    return _patch(parsed, site) if show else _patch_if_asked(parsed, site)
+
+
+def _tracked_secrets(parsed: Parsed, site: Site) -> Iterable[Effect]:
+    """Secrets in the index, below the paths where any are named."""
+    found = tracked(site.cwd) if site.cwd is not None else None
+    if found is None:
+        detail = "which tracked files a patch shows cannot be known"
+        yield Effect(kind=EffectKind.SECRET, detail=detail)
+        return
+    work_tree, names = found
+    # Without `--` git itself refuses a word that is both a revision and a path.
+    paths = parsed.operands[parsed.before_dashes or (1 if parsed.leading == "show" else 0) :]
+    where = [site.locate(o.text) for o in paths if o.text]
+    named = [w.path for w in where if w is not None and exists(w.path)]
+    for name in filter(is_secret, names):
+        path = work_tree / name
+        if not named or any(n == path or n in path.parents for n in named):
+            place = site.locate(str(path))
+            detail = "tracked, so a patch may show it"
+            yield Effect(kind=EffectKind.SECRET, path=place.name if place else name, detail=detail)
+
+
+def _addresses(_parsed: Parsed, site: Site) -> Iterable[Effect]:
+    """Addresses of remotes may hold a password."""
+    around = (site.cwd, *site.cwd.parents) if site.cwd is not None else ()
+    work_tree = next((folder for folder in around if exists(folder / ".git")), None)
+    git_dir = git_dir_of(work_tree) if work_tree is not None else None
+    if git_dir is not None and holds_git_credentials(common_dir_of(git_dir) / "config"):
+        detail = "an address with a password"
+        yield Effect(kind=EffectKind.SECRET, path=".git/config", detail=detail)
+
+
 def _grep_tree(parsed: Parsed, site: Site) -> Iterable[Effect]:
     """`git grep` reads tracked files below the paths, or below this folder."""
     first = 0 if parsed.has("-e") else 1
@@ -135,17 +196,17 @@ READS: tuple[Row, ...] = (
         "--no-ahead-behind --renames --no-renames --show-stash", "text*", also=_revisions,
         yes=("git status", "git status -sb", "git status --porcelain src"),
         no=("git status --unknown",)),
-    Row("diff", _COMMON_DIFF + "--cached --staged --merge-base --no-index", "text*", also=_revisions,
+    Row("diff", _COMMON_DIFF + "--cached --staged --merge-base --no-index", "text*", also=_patch,
         yes=("git diff", "git diff HEAD~1 -- src", "git diff --stat main...HEAD", "git diff --cached"),
         no=("git diff --ext-diff", "git diff --output=x", "git diff --no-index /etc/passwd README.md",
             "git diff -O/etc/x", "git diff --textconv", "git diff --ext", "git diff --submodule=diff",
             "git diff /etc/passwd README.md", "git diff -o x")),
-    Row("log whatchanged", _COMMON_LOG + _COMMON_DIFF, "text*", also=_revisions, check=_formats,
+    Row("log whatchanged", _COMMON_LOG + _COMMON_DIFF, "text*", also=_patch_if_asked, check=_formats,
         yes=("git log --oneline -20", "git log -p src", "git log --format='%h %s' -n 5",
              "git log main..HEAD --stat", "git log -S foo -- src/a.py"),
         no=("git log --output=x", "git log --ext-diff -p", "git log --format=%G?", "git log --outpu=x",
             "git log --show-signature", "git log -- /etc", "git log --textconv", "git log -p .env")),
-    Row("show", _COMMON_LOG + _COMMON_DIFF, "text*", also=_revisions, check=_formats,
+    Row("show", _COMMON_LOG + _COMMON_DIFF, "text*", also=_patch, check=_formats,
         yes=("git show HEAD", "git show HEAD:README.md", "git show --stat HEAD~2"),
         no=("git show --output=x", "git show --ext-diff", "git show HEAD:.env", "git show --textconv")),
     Row("shortlog", _COMMON_LOG + "-n -s -e -w? --summary --numbered --email --group:", "text*",
@@ -190,23 +251,24 @@ READS: tuple[Row, ...] = (
         check=_list_check("-l --list --contains --no-contains --merged --no-merged --points-at -n"),
         yes=("git tag", "git tag -l 'v*'", "git tag --sort=-creatordate"),
         no=("git tag v1", "git tag -d v1", "git tag -v v1", "git tag -f v1", "git tag -a v1 -m x")),
-    Row("remote", "-v --verbose", "text*",
+    Row("remote", "-v --verbose", "text*", also=_addresses,
         check=lambda parsed: _verb("get-url")(parsed) if parsed.operands else None,
         yes=("git remote -v", "git remote", "git remote get-url origin"),
         no=("git remote add x url", "git remote set-url origin x", "git remote show origin",
             "git remote update", "git remote remove origin", "git remote prune origin")),
     Row("stash", _COMMON_LOG + _COMMON_DIFF + "--include-untracked --only-untracked", "text*",
+        also=_stash,
         check=lambda parsed: _verb("list", "show")(parsed) or _formats(parsed),
         yes=("git stash list", "git stash show -p"),
         no=("git stash", "git stash pop", "git stash drop", "git stash clear", "git stash -u",
             "git stash list --output=x", "git stash push", "git stash show --ext-diff")),
-    Row("reflog", _COMMON_LOG + _COMMON_DIFF, "text*", check=lambda parsed: _formats(parsed)
+    Row("reflog", _COMMON_LOG + _COMMON_DIFF, "text*", also=_patch_if_asked, check=lambda parsed: _formats(parsed)
         or (None if not parsed.operands or parsed.operands[0].text not in
             ("expire", "delete", "drop", "write", None) else "it changes the reflog"),
         yes=("git reflog", "git reflog show -n 5"),
         no=("git reflog expire --all", "git reflog delete HEAD@{1}", "git reflog --output=x")),
     Row("config", "--get --get-all --local --global --system --show-origin --show-scope --type: "
-        "--bool --int --name-only -z --null --default:", "text*", check=_config_check,
+        "--bool --int --name-only -z --null --default:", "text*", also=_addresses, check=_config_check,
         yes=("git config user.name", "git config --get remote.origin.url", "git config get core.bare"),
         no=("git config user.name x", "git config --list", "git config -l", "git config -e",
             "git config --unset a.b", "git config alias.x '!id'", "git config core.pager ./e",
@@ -248,13 +310,14 @@ READS: tuple[Row, ...] = (
     Row("worktree", "-v --verbose --porcelain -z", "text*", check=_verb("list"),
         yes=("git worktree list",), no=("git worktree add ../x", "git worktree remove x")),
     Row("diff-tree", _COMMON_DIFF + "-r -t --root -v --stdin- --no-commit-id --pretty? --format: "
-        .replace("--stdin- ", ""), "text*", also=_revisions, check=_formats,
+        .replace("--stdin- ", ""), "text*", also=_patch_if_asked, check=_formats,
         yes=("git diff-tree --no-commit-id --name-only -r HEAD",), no=("git diff-tree --ext-diff HEAD",)),
-    Row("diff-index diff-files", _COMMON_DIFF + "--cached -q", "text*", also=_revisions,
+    Row("diff-index diff-files", _COMMON_DIFF + "--cached -q", "text*", also=_patch_if_asked,
         yes=("git diff-index --quiet HEAD --",), no=("git diff-index --output=x HEAD",)),
     Row("cherry", "-v --verbose --abbrev?", "text*", yes=("git cherry -v main",),
         no=("git cherry --unknown",)),
     Row("range-diff", _COMMON_DIFF + "--creation-factor: --left-only --right-only", "text*",
+        also=_patch,
         yes=("git range-diff main~2..main HEAD~2..HEAD",), no=("git range-diff --output=x a b",)),
     Row("check-ignore", "-q -v -n -z --quiet --verbose --non-matching --no-index", "text*",
         also=_revisions, yes=("git check-ignore -v build",), no=("git check-ignore --stdin",)),

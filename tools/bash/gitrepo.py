@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 from .folders import exists, is_folder
@@ -160,3 +162,61 @@ def _gitlinks(index: Path) -> list[str] | None:
         end = data.find(b"\0", start)
         links.append(data[start:end].decode(errors="surrogateescape"))
     return links
+
+
+def tracked(cwd: Path) -> tuple[Path, tuple[str, ...]] | None:
+    """The work tree around a folder and the names of its index; None when they cannot be told."""
+    work_tree = next((f for f in (cwd, *cwd.parents) if exists(f / ".git")), None)
+    git_dir = git_dir_of(work_tree) if work_tree is not None else None
+    if work_tree is None or git_dir is None:
+        return None
+    index = git_dir / "index"
+    try:
+        found = index.stat()
+    except FileNotFoundError:
+        return work_tree, ()
+    except OSError:
+        return None
+    names = _index_names(index, (found.st_ino, found.st_size, found.st_mtime_ns))
+    return None if names is None else (work_tree, names)
+
+
+@lru_cache(maxsize=8)
+def _index_names(index: Path, _stamp: tuple[int, int, int]) -> tuple[str, ...] | None:
+    data = _index(index)
+    try:
+        return None if data is None else tuple(_names(data))
+    except (IndexError, ValueError):
+        return None
+
+
+def _names(data: bytes) -> Iterator[str]:
+    """Names in an index, versions 2 to 4. Raises IndexError or ValueError for any other."""
+    version, count = int.from_bytes(data[4:8], "big"), int.from_bytes(data[8:12], "big")
+    if data[:4] != b"DIRC" or version not in (2, 3, 4) or b"link\0\0" in data:
+        raise ValueError("not a whole index")
+    position, name = 12, b""
+    for _ in range(count):
+        extended = version > 2 and data[position + 60] & 0x40
+        start = position + (64 if extended else 62)
+        kept = b""
+        if version == 4:  # a name is the one before it, cut at the end, and what follows
+            cut, start = _varint(data, start)
+            kept = name[: len(name) - cut]
+        end = data.index(b"\0", start)
+        before, name = name, kept + data[start:end]
+        if name < before:
+            raise ValueError("names out of order: ids of another size")
+        yield name.decode(errors="surrogateescape")
+        position = end + 1 if version == 4 else position + ((end - position) // 8 + 1) * 8
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """(number, position after it), as git packs offsets."""
+    byte = data[position]
+    value = byte & 127
+    while byte & 128:
+        position += 1
+        byte = data[position]
+        value = (value + 1 << 7) + (byte & 127)
+    return value, position + 1

@@ -79,6 +79,15 @@ def _only(pattern: str, reason: str) -> Callable[[Parsed], str | None]:
     return check
 
 
+def _no_option_file(parsed: Parsed) -> str | None:
+    """binutils put the words of a file in the place of `@file`, wherever it stands."""
+    values = [value for _, value in parsed.options if value is not None]
+    hidden = any(
+        (w.text or w.head or w.source).startswith("@") for w in (*parsed.operands, *values)
+    )
+    return "it takes options from a file" if hidden else None
+
+
 def _needs_none(reason: str) -> Callable[[Parsed], str | None]:
     return lambda parsed: reason if parsed.operands else None
 
@@ -323,8 +332,14 @@ ROWS: tuple[Row, ...] = (
         "strings",
         "-a -n: -t: -e: -f -# --all --bytes: --radix: --encoding: --print-file-name",
         "read*",
+        check=_no_option_file,
         yes=("strings -n 8 bin/tool",),
-        no=("strings /bin/ls",),
+        no=(
+            "strings /bin/ls",
+            "strings @README.md",
+            "strings -n 8 -- @x",
+            "strings -n @x README.md",
+        ),
     ),
     Row(
         "od",

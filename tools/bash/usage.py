@@ -29,6 +29,8 @@ class Parsed:
     doubts: tuple[str, ...] = ()
     leading: str | None = None
     """The first word of all: options before a verb may change what the verb is."""
+    before_dashes: int | None = None
+    """How many operands stand before `--`; None without it."""
 
     def has(self, names: str) -> bool:
         """Whether any of these options is given."""
@@ -191,6 +193,7 @@ class _Gathered:
     operands: list[Field] = field(default_factory=list[Field])
     late: list[Field] = field(default_factory=list[Field])
     doubts: list[str] = field(default_factory=list[str])
+    before_dashes: int | None = None
 
 
 def parse_words(
@@ -221,6 +224,7 @@ def parse_words(
         position += 1
         text = word.text
         if text == "--":
+            got.before_dashes = len(got.operands)
             got.operands.extend(words[position:])
             break
         if text is None:
@@ -258,7 +262,12 @@ def parse_words(
             _short(text, word, specs, got, following, inert)
     leading = words[0].text if words else None
     return Parsed(
-        tuple(got.options), tuple(got.operands), tuple(got.late), tuple(got.doubts), leading
+        tuple(got.options),
+        tuple(got.operands),
+        tuple(got.late),
+        tuple(got.doubts),
+        leading,
+        got.before_dashes,
     )
 
 
