@@ -102,7 +102,7 @@ class Settler:
             decided = decide(wanted, core.rules, mode=core.mode)
         else:
             gate = touched
-            if core.state.scope is not None or core.state.plan_asked_for:
+            if core.state.planned or core.state.plan_asked_for:
                 gate = None
             decided = decide(effects, core.rules, core.state.scope, core.mode,
                              plan_needed_after=gate)  # fmt: skip

@@ -55,7 +55,9 @@ class State:
         self.commands: dict[str, int | None] = {}
         """Shell command -> exit code of its last finished run."""
         self.scope: Scope | None = None
-        """Granted since the user last spoke."""
+        """Granted by the user since he last spoke. What rules approved gives no more than they."""
+        self.planned = False
+        """Whether a plan was approved since, by whom ever."""
         self.changed_in_task: set[str] = set()
         self.plan_asked_for = False
         self.denied_headless = 0
@@ -73,7 +75,8 @@ class State:
             case PackSegment():
                 self.seen |= event.files
             case UserMessage(origin="user"):
-                self.scope, self.changed_in_task, self.plan_asked_for = None, set(), False
+                self.scope, self.changed_in_task = None, set()
+                self.planned = self.plan_asked_for = False
                 self.denied_headless = 0
             case RequestSent():
                 self._sent = event
@@ -101,7 +104,9 @@ class State:
             case ToolResult():
                 self._result(event)
             case ScopeGranted():
-                self.scope = event.scope
+                self.planned = True
+                if event.by == "user":
+                    self.scope = event.scope
             case _:
                 pass
 

@@ -557,3 +557,13 @@ async def test_c48_sessions_over_one_repository_do_not_mix(bench: Bench) -> None
     assert (bench.code(one), bench.code(two)) == (0, 0)
     assert len(bench.of(one, AssistantMessage)) == 4
     assert len(bench.of(two, AssistantMessage)) == 2
+
+
+async def test_a_plan_that_rules_approve_gives_no_more_than_the_rules(bench: Bench) -> None:
+    # The pattern of the rule matches the text of the wider one.
+    wide = ("propose_plan", {"plan": "p", "paths": ["*.p*"]})
+    key = ("write", {"path": "key.pub", "content": "x"})
+    session = await bench.play([[wide], [key]], allow=["write:*.p?"])
+    assert bench.of(session, ScopeGranted)[0].by == "rules"
+    assert bench.code(session) == 3
+    assert not (bench.repo / "key.pub").exists()
