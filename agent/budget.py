@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Literal
 
-from .events import AnyEvent, AssistantMessage, BudgetReached, Record, Usage
+from .events import AnyEvent, AssistantMessage, BudgetReached, Record, Usage, WindowFilling
 
 Price = Callable[[Usage], float | None]
 """US dollars for the tokens of one request; None when the model's price is unknown."""
+
+
+MIN_COMPLETION = 1024
+"""Tokens that must be left of the window for a request to make sense."""
+WARN_SHARE, ASK_SHARE = 0.8, 0.92
+"""Parts of the window from which the user is warned, and chooses how to go on."""
+Said = Literal["", "warned", "asked"]
+"""What a session's log says of its window."""
+
+_HANDOVER = "start afresh with what matters by `unabridged run --handover SESSION`"
 
 
 class Limits(Record):
@@ -71,3 +82,21 @@ def reached(limits: Limits, spent: Spent, minutes: float) -> BudgetReached | Non
     if limits.minutes is not None and minutes >= limits.minutes:
         return BudgetReached(kind="minutes", limit=limits.minutes, used=minutes)
     return None
+
+
+def filling(tokens: int, window: int, said: Said) -> tuple[WindowFilling | None, str | None]:
+    """What to log before a request of `tokens`, and why there is none if there is none.
+
+    The user is warned once, and once the run stops so that the user can choose: hand over, use up
+    the rest, or leave it.
+    """
+    about = f"about {tokens:,} of {window:,} tokens"
+    if window - tokens < MIN_COMPLETION:
+        return None, f"the context window is full, {about}: {_HANDOVER}"
+    if tokens >= ASK_SHARE * window and said != "asked":
+        event = WindowFilling(tokens=tokens, window=window, asks=True)
+        share = f"{tokens / window:.0%}"
+        return event, f"the context window is {share} full, {about}: {_HANDOVER}, or use up the rest with --resume"  # fmt: skip
+    if tokens >= WARN_SHARE * window and not said:
+        return WindowFilling(tokens=tokens, window=window), None
+    return None, None

@@ -9,19 +9,25 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from ..tools.base import Facts
+from ..tools.files import in_thread
 from .budget import Limits
 from .calls import AnyTool
 from .events import AnyEvent, RunEnded
 from .exits import Exit
 from .policy import Mode, Rule
+from .prefix import Meter, write_prefix
 from .providers.base import Delta
 from .state import State
 from .store import Store
 from .undo import Undo
 from .view import View
+from .watch import Watch
 
 OnAsk = Literal["wait", "stop", "deny"]
 """What happens when a call would ask: a person is there (wait), or nobody is (stop, deny)."""
+
+NOTE_SHARE = 0.1
+"""Part of the window that one note on changed files may fill."""
 
 E = TypeVar("E", bound=AnyEvent)
 
@@ -35,6 +41,8 @@ class Core:
     view: View
     state: State
     undo: Undo
+    watch: Watch
+    meter: Meter
     tools: Mapping[str, AnyTool]
     emit: Callable[[AnyEvent | Delta], None]
     rules: Sequence[Rule] = ()
@@ -45,6 +53,8 @@ class Core:
     """US dollars that the first request of a session may cost, nothing of it cached."""
     confined: bool = False
     """Whether commands run in a sandbox, which holds them to what was granted."""
+    cache: Path | None = None
+    """Where the next session in this repository finds what this one sent first."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a person decided or answered something."""
 
@@ -53,8 +63,31 @@ class Core:
         written = self.store.append(event, sync=sync)
         self.view.add(written)
         self.state.add(written)
+        self.watch.add(written)
+        self.meter.add(written)
         self.emit(written)
         return written
+
+    @property
+    def estimate(self) -> int:
+        """Tokens of the next request, about."""
+        view = self.view
+        return self.state.prompt_tokens(view.size, len(view.tools), view.packed)
+
+    async def notice(self, window: int) -> None:
+        """Tell the model what others changed since it was last told."""
+        room = max(min(int(window * NOTE_SHARE), (window - self.estimate) // 2), 0)
+        note = await in_thread(lambda stop: self.watch.look(room, stop.is_set))
+        if note is not None:
+            self.append(note)
+
+    def announce(self) -> None:
+        """Log what the next request breaks of the prefix; remember how the first one begins."""
+        change = self.meter.change(message.seq for message in self.view.messages)
+        if change is not None:
+            self.append(change)
+        if self.state.spent.steps == 0:
+            write_prefix(self.cache, self.root, self.meter.prefix)
 
     @property
     def facts(self) -> Facts:

@@ -88,6 +88,33 @@ class PackSegment(Event):
     """Files held whole in this segment: name -> SHA-256 of their bytes."""
 
 
+class RepositoryLoaded(Event):
+    """All segments are there; what of the repository is not whole in them, and why."""
+
+    type: Literal["repository_loaded"] = "repository_loaded"
+    files: int
+    """Given whole."""
+    tokens: int
+    """Of all segments, with the room for the chat format around each."""
+    exact: bool
+    """Whether they were counted with the model's vocabulary."""
+    options: dict[str, Any] = {}
+    """What was asked for, by option."""
+    outlined: dict[str, str] = {}
+    skipped: dict[str, str] = {}
+
+
+class FilesChanged(Event):
+    """What others changed since the model was last told, sent as one user message."""
+
+    type: Literal["files_changed"] = "files_changed"
+    text: str
+    files: dict[str, str] = {}
+    """Files known whole after it: name -> SHA-256 of their bytes, `absent` if deleted."""
+    left: dict[str, str] = {}
+    """Files that are not shown, or not any more: name -> reason."""
+
+
 class TextPart(Record):
     """Words of the user."""
 
@@ -348,6 +375,27 @@ class Error(Event):
     """Where it happened, for a bug report."""
 
 
+class WindowFilling(Event):
+    """The context window fills up: a warning, or a stop at which the user chooses how to go on."""
+
+    type: Literal["window_filling"] = "window_filling"
+    tokens: int
+    """Estimated for the next request."""
+    window: int
+    asks: bool = False
+
+
+class PrefixChanged(Event):
+    """The next request does not begin like one before, so that an endpoint finds less cached."""
+
+    type: Literal["prefix_changed"] = "prefix_changed"
+    block: str
+    """The first that differs: `endpoint`, `model`, `effort`, `system`, `tools`, `pack segment N`
+    or `message N`, from 1."""
+    since: str
+    """Which request it is compared with."""
+
+
 class Interruption(Event):
     """The user or a signal stopped the run; a partial reply is kept here, and is never sent."""
 
@@ -399,6 +447,8 @@ AnyEvent = Annotated[
     | RunStarted
     | SystemMessage
     | PackSegment
+    | RepositoryLoaded
+    | FilesChanged
     | UserMessage
     | RequestSent
     | AssistantMessage
@@ -418,6 +468,8 @@ AnyEvent = Annotated[
     | Plan
     | ScopeGranted
     | BudgetReached
+    | WindowFilling
+    | PrefixChanged
     | Error
     | Interruption
     | LogRepaired

@@ -19,12 +19,15 @@ from .events import (
     AssistantMessage,
     Decision,
     Error,
+    FilesChanged,
     LogRepaired,
     Part,
+    PrefixChanged,
     RequestSent,
     ScopeGranted,
     ToolCall,
     ToolResult,
+    WindowFilling,
     to_line,
 )
 from .exits import Exit
@@ -204,6 +207,21 @@ class Reporter:
             case AssistantMessage():
                 if event.content.strip():
                     self._say(event.content.strip())
+                price = self._session.settings.price
+                cost = None if event.usage is None else price(event.usage)
+                self._say(_usage(event, cost))
+            case PrefixChanged():
+                self._say(
+                    f"prefix: not as in {event.since} from the {event.block} on; what follows is "
+                    "not cached"
+                )
+            case WindowFilling():
+                share = event.tokens / event.window
+                self._say(f"the context window is {share:.0%} full: {event.tokens:,} tokens")
+            case FilesChanged():
+                names = sorted({*event.files, *event.left})
+                more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+                self._say(f"changed by others, the model is told: {', '.join(names[:5])}{more}")
             case ToolCall():
                 self._names[event.call_id] = event.name
                 about = next(
@@ -237,6 +255,18 @@ class Reporter:
                 self._say(f"the log had a torn end: {event.lost_bytes} bytes were cut and kept")
             case _:
                 pass
+
+
+def _usage(event: AssistantMessage, cost: float | None) -> str:
+    """C59: what one request took, and what of it was cached."""
+    usage = event.usage
+    if usage is None:
+        return "  the endpoint did not report its usage"
+    price = "" if cost is None else f", {cost:.4f} USD"
+    return (
+        f"  {usage.cached:,} tokens cached, {usage.prompt - usage.cached:,} not, "
+        f"{usage.completion:,} out{price}"
+    )
 
 
 def _status(item: Waiting | Notice) -> str:

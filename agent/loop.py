@@ -10,7 +10,7 @@ import asyncio
 import time
 from contextlib import aclosing
 
-from .budget import reached
+from .budget import filling, reached
 from .calls import replay_exceptions
 from .core import Core, ended
 from .events import (
@@ -41,8 +41,6 @@ from .providers.base import (
 from .settle import NOBODY, Settler
 from .stuck import circle
 
-MIN_COMPLETION = 1024
-"""Tokens that must be left of the window for a request to make sense."""
 MAX_TRUNCATIONS = 3
 """Calls cut by the length limit in a row before the run ends."""
 
@@ -174,7 +172,7 @@ class Loop:
         core, limit = self.core, self.core.load_limit
         if limit is None or core.state.spent.steps:
             return None
-        tokens = core.state.prompt_tokens(core.view.size, len(core.view.tools))
+        tokens = core.estimate
         cost = core.state.cold_price(tokens)
         if cost is None or cost <= limit:
             return None
@@ -190,12 +188,16 @@ class Loop:
     async def _ask(self) -> RunEnded | None:
         """One request: sent only after it is logged; its reply is on disk before anything acts."""
         core, view = self.core, self.core.view
+        await core.notice(self.provider.window)
         messages = view.request()
-        estimate = core.state.prompt_tokens(view.size, len(view.tools))
+        estimate = core.estimate
         left = self.provider.window - estimate
-        if left < MIN_COMPLETION:
-            return ended(Exit.BUDGET, f"the context window is full: about {estimate:,} tokens of "
-                         f"{self.provider.window:,}")  # fmt: skip
+        event, full = filling(estimate, self.provider.window, core.state.filling)
+        if event is not None:
+            core.append(event)
+        if full is not None:
+            return ended(Exit.BUDGET, full)
+        core.announce()
         run = core.state.run
         assert run is not None
         sent = core.append(

@@ -9,7 +9,18 @@ from pydantic import Field
 
 from .budget import Spent
 from .effects import Effect
-from .events import AnyEvent, Finish, Record, RunEnded, RunStarted, ToolResult, Verification
+from .events import (
+    AnyEvent,
+    Finish,
+    PrefixChanged,
+    Record,
+    RepositoryLoaded,
+    RunEnded,
+    RunStarted,
+    ToolResult,
+    Verification,
+    WindowFilling,
+)
 
 RESULT_SCHEMA = 1
 
@@ -58,6 +69,10 @@ class ContextReport(Record):
     exact: bool = False
     outlined: Mapping[str, str] = Field(default_factory=dict[str, str])
     skipped: Mapping[str, str] = Field(default_factory=dict[str, str])
+    prefix_changes: tuple[str, ...] = ()
+    """The first block that broke the prefix, each time that something did."""
+    filled: float | None = None
+    """Part of the window that was filled when it was last warned of; None when it was not."""
 
 
 class Result(Record):
@@ -100,7 +115,6 @@ def build_result(
     pending: tuple[PendingCall, ...] = (),
     questions: tuple[OpenQuestion, ...] = (),
     jobs_killed: tuple[str, ...] = (),
-    context: ContextReport | None = None,
 ) -> Result:
     """Put the result of the last run together."""
     run = next((e for e in reversed(events) if isinstance(e, RunStarted)), None)
@@ -130,7 +144,24 @@ def build_result(
         pending=pending,
         questions=questions,
         jobs_killed=jobs_killed,
-        context=context,
+        context=_context(events),
+    )
+
+
+def _context(events: Sequence[AnyEvent]) -> ContextReport | None:
+    loaded = next((e for e in events if isinstance(e, RepositoryLoaded)), None)
+    if loaded is None:
+        return None
+    changes = [e for e in events if isinstance(e, PrefixChanged)]
+    fillings = [e for e in events if isinstance(e, WindowFilling)]
+    return ContextReport(
+        files=loaded.files,
+        tokens=loaded.tokens,
+        exact=loaded.exact,
+        outlined=loaded.outlined,
+        skipped=loaded.skipped,
+        prefix_changes=tuple(f"{event.block}, since {event.since}" for event in changes),
+        filled=round(fillings[-1].tokens / fillings[-1].window, 3) if fillings else None,
     )
 
 

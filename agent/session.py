@@ -6,7 +6,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,10 +20,11 @@ from .budget import Limits, Price
 from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
 from .config import config_folder
-from .context.load import Load, load
+from .context.errors import Stop, never
+from .context.load import Load, Options, load
 from .core import Core, OnAsk, ended
 from .credentials import key_file
-from .effects import Effect
+from .effects import Effect, EffectKind
 from .events import (
     Answer,
     AnyEvent,
@@ -34,6 +35,7 @@ from .events import (
     PackSegment,
     Part,
     Question,
+    RepositoryLoaded,
     RunEnded,
     RunStarted,
     SessionStarted,
@@ -45,15 +47,17 @@ from .events import (
 from .exits import Exit
 from .loop import Loop
 from .policy import Mode, Rule
+from .prefix import Meter, read_prefix
 from .profile import profile_of
 from .prompt import system_text
 from .providers.base import Delta, Provider
-from .result import ContextReport, OpenQuestion, PendingCall, Result, build_result
+from .result import OpenQuestion, PendingCall, Result, build_result
 from .settle import Settler
 from .state import State
 from .store import Store, StoreError, new_session_id
 from .undo import Undo
 from .view import View
+from .watch import Watch
 
 INTERRUPTED = (
     "Interrupted: the harness stopped before the result of this call was recorded. Outcome "
@@ -86,6 +90,12 @@ class Settings:
     """AGENTS.md of a trusted repository."""
     sandbox: SandboxMode = "auto"
     """Around commands."""
+    context: Options = field(default_factory=Options)
+    """What is loaded of the repository."""
+    rebuild: bool = False
+    """Load it anew instead of appending differences to what the last session loaded."""
+    cache: Path | None = None
+    """Where a repository's base is kept between sessions; None: each session loads anew."""
     tools: Sequence[AnyTool] | None = None
     """Instead of the default tools."""
 
@@ -124,6 +134,9 @@ class Session:
         tools = settings.tools if settings.tools is not None else default_tools(self.processes)
         self.profile = profile_of(settings.model)
         declared = {one["function"]["name"] for one in self.profile.declare(tools)}
+        loaded = next((e for e in store.events if isinstance(e, RepositoryLoaded)), None)
+        options = Options(**loaded.options) if loaded else what_to_load(settings)
+        earlier = read_prefix(settings.cache, root)
         self.settings = settings
         self.provider = provider
         self.loaded: Load | None = None
@@ -140,6 +153,9 @@ class Session:
             view=View(store.events),
             state=State(settings.price, store.events),
             undo=Undo(root, store.files),
+            watch=Watch(root, options, store.files / "told", store.events),
+            meter=Meter(store.events, earlier),
+            cache=settings.cache,
             tools={tool.name: tool for tool in tools if tool.name in declared},
             emit=self._queue.put_nowait,
             rules=(*settings.rules, *settings.session_rules),
@@ -159,10 +175,15 @@ class Session:
         sessions_dir: Path,
         *,
         session_id: str | None = None,
+        stop: Stop = never,
     ) -> Session:
-        """A new session. Raises StoreError when its log cannot be written."""
+        """A new session. `stop` is asked now and then while the repository loads.
+
+        Raises ContextError when the repository cannot be loaded as asked, StoreError when the log
+        cannot be written, Cancelled when `stop` says so.
+        """
         root = repo.resolve()
-        loaded = load(root, window=provider.window)
+        loaded = load_repository(root, provider.window, settings, stop)
         store = Store.create(sessions_dir, session_id or new_session_id())
         try:
             session = cls(root, store, provider, settings)
@@ -197,8 +218,8 @@ class Session:
             if not root.is_dir():
                 raise SessionError(f"{root}: the repository of this session is gone.")
             session = cls(root.resolve(), store, provider, settings)
-            if not any(isinstance(event, RunStarted) for event in store.events):
-                session._open(load(session.core.root, window=provider.window))
+            if not any(isinstance(event, RepositoryLoaded) for event in store.events):
+                session._open(load_repository(root.resolve(), provider.window, settings))
         except BaseException:
             store.close()
             raise
@@ -250,7 +271,7 @@ class Session:
 
     async def _run(self, words: str | Sequence[Part] | None) -> None:
         try:
-            self._begin(words)
+            await self._begin(words)
             loop = Loop(self.core, self.provider, Settler(self.core))
             self.ended = await loop.run()
         except asyncio.CancelledError:
@@ -295,8 +316,19 @@ class Session:
         for segment in loaded.segments:
             if segment.text not in there:
                 core.append(PackSegment(text=segment.text, files=segment.files))
+        core.append(
+            RepositoryLoaded(
+                files=loaded.files,
+                tokens=loaded.tokens,
+                exact=loaded.exact,
+                options=given(what_to_load(settings)),
+                outlined=dict(loaded.outlined),
+                skipped=dict(loaded.skipped),
+            )
+        )
+        core.watch.trust(loaded)
 
-    def _begin(self, words: str | Sequence[Part] | None) -> None:
+    async def _begin(self, words: str | Sequence[Part] | None) -> None:
         """The first events of a run; calls that a stopped run left open get their one result."""
         core, settings = self.core, self.settings
         if words is None and not any(isinstance(event, UserMessage) for event in self.events):
@@ -326,8 +358,13 @@ class Session:
                 core.append(ToolResult(call_id=call.id, text=MOVED_ON, error=True))
             elif not waiting:
                 core.append(ToolResult(call_id=call.id, text=INTERRUPTED, error=True))
-        if words is not None:
-            parts = (TextPart(text=words),) if isinstance(words, str) else tuple(words)
+        if words is None:
+            return
+        parts = (TextPart(text=words),) if isinstance(words, str) else tuple(words)
+        try:
+            if not core.view.open_calls:
+                await core.notice(self.provider.window)
+        finally:  # whatever stops the run here, what the user said is kept
             core.append(UserMessage(parts=parts), sync=True)
 
     def _waiting(self) -> bool:
@@ -352,7 +389,6 @@ class Session:
         end = self.ended if failure is None else ended(Exit.INTERNAL, failure)
         if end is None:
             raise SessionError("the session has not run yet.")
-        loaded = self.loaded
         return build_result(
             session=self.id,
             events=self.events,
@@ -375,15 +411,6 @@ class Session:
                 for q in self.questions
             ),
             jobs_killed=self.jobs_killed,
-            context=ContextReport(
-                files=loaded.files,
-                tokens=loaded.tokens,
-                exact=loaded.exact,
-                outlined={left.name: left.reason for left in loaded.outlined},
-                skipped={left.name: left.reason for left in loaded.skipped},
-            )
-            if loaded is not None
-            else None,
         )
 
     # --- what a person can do -----------------------------------------------------------------
@@ -472,3 +499,34 @@ class Session:
         self.core.undo.close()
         self.core.store.close()
         await self.provider.close()
+
+
+def what_to_load(settings: Settings) -> Options:
+    """What is asked for, without what a rule forbids the model to read unasked."""
+    kept = [
+        rule.path
+        for rule in (*settings.rules, *settings.session_rules)
+        if rule.decision != "allow" and rule.effect in (None, EffectKind.READ) and rule.path
+    ]
+    inside = [path for path in kept if not path.startswith("/")]
+    return replace(settings.context, exclude=[*settings.context.exclude, *inside])
+
+
+def load_repository(root: Path, window: int, settings: Settings, stop: Stop = never) -> Load:
+    """The repository as a new session is given it."""
+    return load(
+        root,
+        window=window,
+        options=what_to_load(settings),
+        rebuild=settings.rebuild,
+        cache=settings.cache,
+        stop=stop,
+    )
+
+
+def given(options: Options) -> dict[str, Any]:
+    """Options as the log holds them: those that say something."""
+    kept = ((field.name, getattr(options, field.name)) for field in fields(options))
+    return {
+        name: value if isinstance(value, bool) else list(value) for name, value in kept if value
+    }

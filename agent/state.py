@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .budget import Price, Spent
+from .budget import Price, Said, Spent
 from .effects import Effect
 from .events import (
     Answer,
@@ -13,8 +13,10 @@ from .events import (
     AssistantMessage,
     Decision,
     Effects,
+    FilesChanged,
     PackSegment,
     Question,
+    RepositoryLoaded,
     RequestSent,
     RunStarted,
     ScopeGranted,
@@ -23,6 +25,7 @@ from .events import (
     ToolStarted,
     Usage,
     UserMessage,
+    WindowFilling,
 )
 from .scope import Scope
 
@@ -61,6 +64,10 @@ class State:
         self.changed_in_task: set[str] = set()
         self.plan_asked_for = False
         self.denied_headless = 0
+        self.filling: Said = ""
+        """What was said about the window."""
+        self._loaded = 0
+        """Tokens of the repository."""
         self._sent: RequestSent | None = None
         self._measured = (0, 0)
         """Prompt tokens of the last request that reported them, and its bytes."""
@@ -72,12 +79,16 @@ class State:
         match event:
             case RunStarted():
                 self.run = event
-            case PackSegment():
+            case PackSegment() | FilesChanged():
                 self.seen |= event.files
             case UserMessage(origin="user"):
                 self.scope, self.changed_in_task = None, set()
                 self.planned = self.plan_asked_for = False
                 self.denied_headless = 0
+            case RepositoryLoaded():
+                self._loaded = event.tokens
+            case WindowFilling():
+                self.filling = "asked" if event.asks or self.filling == "asked" else "warned"
             case RequestSent():
                 self._sent = event
             case AssistantMessage():
@@ -140,10 +151,15 @@ class State:
         """US dollars for a prompt of which nothing is cached; None when the price is unknown."""
         return self._price(Usage(prompt=tokens, cached=0, completion=0))
 
-    def prompt_tokens(self, size: int, tools_size: int) -> int:
-        """Estimate for a request of `size` bytes: what was last reported, plus what was added."""
+    def prompt_tokens(self, size: int, tools_size: int, packed: int) -> int:
+        """Estimate for a request of `size` bytes, of which the repository is `packed`.
+
+        What was last reported, plus what was added; at first what was counted as it was loaded.
+        """
         tokens, measured = self._measured
         if tokens == 0 or measured == 0:
-            return int((size + tools_size) / FIRST_BYTES_PER_TOKEN)
+            if self._loaded == 0:
+                packed = 0
+            return self._loaded + int((size - packed + tools_size) / FIRST_BYTES_PER_TOKEN)
         per_byte = max(tokens / (measured + tools_size), 0.2)
         return tokens + int(max(size - measured, 0) * per_byte * SAFETY)

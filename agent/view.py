@@ -23,6 +23,7 @@ from .events import (
     CallDropped,
     Elided,
     EmptySkipped,
+    FilesChanged,
     ImagePart,
     PackSegment,
     Part,
@@ -56,6 +57,10 @@ class View:
         self.tools: bytes = b"[]"
         self.size = 0
         """Bytes of all messages."""
+        self.packed = 0
+        """Bytes of the repository among them."""
+        self._notes: set[int] = set()
+        """Messages about the world, which stay true when the replies around them are left out."""
         self._hash = hashlib.sha256()
         self._reply: AssistantMessage | None = None
         self._exceptions: list[ReplayException] = []
@@ -73,7 +78,12 @@ class View:
                 self.tools = dumps(list(event.tools))
                 self._push(event.seq, {"role": "system", "content": event.text})
             case PackSegment():
+                data = self._push(event.seq, {"role": "user", "content": event.text})
+                self.packed += len(data)
+            case FilesChanged():
+                self._settle()
                 self._push(event.seq, {"role": "user", "content": event.text})
+                self._notes.add(event.seq)
             case UserMessage():
                 self._settle()
                 self._push(event.seq, {"role": "user", "content": _content(event.parts)})
@@ -152,7 +162,11 @@ class View:
         return data
 
     def _drop(self, first: int, last: int) -> None:
-        kept = [message for message in self.messages if not first <= message.seq <= last]
+        kept = [
+            message
+            for message in self.messages
+            if not first <= message.seq <= last or message.seq in self._notes
+        ]
         self.messages, self.size, self._hash = kept, 0, hashlib.sha256()
         for message in kept:
             self.size += len(message.data)

@@ -20,6 +20,14 @@ The task names these files: here they are whole.
 </changes>
 """
 
+BY_OTHERS = """\
+<changes>
+Files changed since you were last told: by somebody else, or by a call of yours that was interrupted
+or runs on. A <diff path="…"> applies to the text as you know it, your own edits included; a <file>
+or <outline> replaces it.
+</changes>
+"""
+
 _CONTEXT = 3
 _MOST_COMPARED = 4_000_000
 """Product of line counts up to which lines are compared; beyond, the region is replaced whole."""

@@ -25,6 +25,9 @@ OWN_IGNORE_FILE = ".unabridgedignore"
 """Syntax of .gitignore, in any folder; tracked files are left out too."""
 
 IGNORED_BY_GIT = "ignored by git"
+DELETED = "deleted from the work tree"
+GONE = "deleted while loading"
+"""Reasons that others ask about."""
 # Without git nobody says what is not source; these are never entered.
 _TOOL_FOLDERS = frozenset(
     {
@@ -208,7 +211,7 @@ def _stat(root: Path, names: set[str], stop: Stop) -> tuple[list[File], list[Lef
             found = os.lstat(base + name)
         except OSError as error:
             gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-            why = "deleted from the work tree" if gone else f"cannot be read: {error.strerror}"
+            why = DELETED if gone else f"cannot be read: {error.strerror}"
             left.append(Left(name, why))
             continue
         problem = _problem(name, found.st_mode)
@@ -369,7 +372,7 @@ def read_regular(path: Path | str, limit: int) -> bytes | str:
     try:
         descriptor = os.open(path, flags)
     except FileNotFoundError:
-        return "deleted while loading"
+        return GONE
     except OSError as error:
         is_link = error.errno == errno.ELOOP
         return "symbolic link" if is_link else f"cannot be read: {error.strerror}"

@@ -293,9 +293,11 @@ class Question:
         return str(content or "")
 
     def results(self) -> dict[str, str]:
-        """The last tool results: call id -> text."""
+        """The last tool results: call id -> text. A note on changed files may follow them."""
         found: dict[str, str] = {}
         for position in range(len(self.messages) - 1, -1, -1):
+            if not found and self.text(position).startswith("<changes>"):
+                continue
             if self.messages[position].get("role") != "tool":
                 break
             found[str(self.messages[position].get("tool_call_id"))] = self.text(position)

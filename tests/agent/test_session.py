@@ -46,6 +46,8 @@ def last_results(bench: Bench, session: Session) -> list[str]:
     """The tool results that the model saw last."""
     found: list[str] = []
     for message in reversed(bench.messages(session)):
+        if message["role"] == "user" and message["content"].startswith("<changes>"):
+            continue
         if message["role"] != "tool":
             break
         found.insert(0, message["content"])
@@ -135,20 +137,20 @@ async def test_an_approved_edit_of_a_file_that_changed_since_is_not_applied(benc
     assert "changed since it was shown to you" in last_results(bench, session)[0]
 
 
-LATE = ("edit", {"path": "late.py", "old": "1", "new": "2"})
+LATE = ("edit", {"path": "uv.lock", "old": "1", "new": "2"})
 
 
 async def test_an_approval_holds_only_while_the_world_is_as_it_was(bench: Bench) -> None:
     session = bench.create([[LATE]])
-    (bench.repo / "late.py").write_bytes(b"x = 1\n")
+    (bench.repo / "uv.lock").write_bytes(b"x = 1\n")
     await bench.run(session, "go")
     await session.close()
     session = bench.resume()
     session.approve()
-    (bench.repo / "late.py").write_bytes(b"x = 1  # mine\n")
+    (bench.repo / "uv.lock").write_bytes(b"x = 1  # mine\n")
     await bench.run(session)
     assert bench.code(session) == 3
-    assert bench.read("late.py") == b"x = 1  # mine\n"
+    assert bench.read("uv.lock") == b"x = 1  # mine\n"
     assert [p.call_id for p in session.pending] == ["call_0_0"]
     assert "# mine" in session.pending[0].preview
     assert len(bench.of(session, Effects)) == 2
@@ -157,7 +159,7 @@ async def test_an_approval_holds_only_while_the_world_is_as_it_was(bench: Bench)
     session.approve()
     await bench.run(session)
     assert bench.code(session) == 0
-    assert bench.read("late.py") == b"x = 2  # mine\n"
+    assert bench.read("uv.lock") == b"x = 2  # mine\n"
 
 
 async def test_approving_what_is_not_pending_is_an_error(bench: Bench) -> None:
@@ -443,16 +445,16 @@ async def test_a_person_decides_call_by_call(bench: Bench) -> None:
 
 async def test_a_file_that_changes_while_the_person_thinks_asks_again(bench: Bench) -> None:
     session = bench.create([[LATE], "Done."], on_ask="wait")
-    (bench.repo / "late.py").write_bytes(b"x = 1\n")
+    (bench.repo / "uv.lock").write_bytes(b"x = 1\n")
     person = Person(bench, session)
     await person.asked()
-    (bench.repo / "late.py").write_bytes(b"y = 1\n")
+    (bench.repo / "uv.lock").write_bytes(b"y = 1\n")
     session.approve()
     await person.asked()
-    assert bench.read("late.py") == b"y = 1\n"
+    assert bench.read("uv.lock") == b"y = 1\n"
     session.approve()
     await person.ended()
-    assert bench.read("late.py") == b"y = 2\n"
+    assert bench.read("uv.lock") == b"y = 2\n"
 
 
 async def test_the_next_turn_is_the_same_session(bench: Bench) -> None:
