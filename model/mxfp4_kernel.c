@@ -192,11 +192,13 @@ static void split(const float *x, float *out, size_t cols, int level) {
 /* y[p] = W[expert[p]] x[p] for each of n inputs; equal experts stand next to each other.
 
    packed [experts, rows, cols / 2], scale [experts, rows, cols / 32], expert [n], x [n, cols],
-   y [n, rows]; all contiguous. Returns 0, or 1 when there is no memory. */
+   y [n, rows]; all contiguous. Returns 0; 1 when there is no memory; 2 when there is no such expert. */
 int mxfp4_matmul(const uint8_t *packed, const uint8_t *scale, const int64_t *expert,
-                 const float *x, float *y, size_t n, size_t rows, size_t cols, int threads,
-                 int level) {
+                 const float *x, float *y, size_t n, size_t experts, size_t rows, size_t cols,
+                 int threads, int level) {
     if (n == 0 || rows == 0) return 0;
+    for (size_t p = 0; p < n; p++)
+        if (expert[p] < 0 || (size_t)expert[p] >= experts) return 2;
     dot_function *dot = dot_of(level);
     size_t groups = cols / GROUP, blocks = (rows + BLOCK - 1) / BLOCK, runs = 0;
     size_t *start = malloc((n + 1) * sizeof *start);

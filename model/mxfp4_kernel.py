@@ -26,6 +26,7 @@ _SOURCE = Path(__file__).with_name("mxfp4_kernel.c")
 _FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 _LEVELS = ("portable C", "AVX2", "AVX-512")
 _COMPILE_SECONDS = 60
+_NO_SUCH_EXPERT = 2
 
 
 class KernelError(Exception):
@@ -43,7 +44,7 @@ class Kernel:
     def __init__(self, library: Path, level: int | None = None) -> None:
         self._c = ctypes.CDLL(str(library))
         pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-        self._c.mxfp4_matmul.argtypes = [pointer] * 5 + [size] * 3 + [number] * 2
+        self._c.mxfp4_matmul.argtypes = [pointer] * 5 + [size] * 4 + [number] * 2
         self._c.mxfp4_unpack.argtypes = [pointer] * 3 + [size] * 2 + [number] * 2
         self.level = self._c.mxfp4_level() if level is None else level
 
@@ -74,14 +75,14 @@ class Kernel:
                 f"inputs {list(x.shape)} for experts {list(expert.shape)} {expert.dtype} do not "
                 f"fit packed weights {list(packed.shape)}"
             )
-        if n and not 0 <= int(expert.min()) <= int(expert.max()) < experts:
-            raise ValueError(f"there are {experts} experts, not {int(expert.max()) + 1}")
-        wide, expert = x.detach().float().contiguous(), expert.contiguous()
+        wide, expert = x.float().contiguous(), expert.contiguous()
         y = torch.empty(n, rows)
         failed = self._c.mxfp4_matmul(
             *(t.data_ptr() for t in (packed, scale, expert, wide, y)),
-            *(n, rows, columns, torch.get_num_threads(), self.level),
+            *(n, experts, rows, columns, torch.get_num_threads(), self.level),
         )
+        if failed == _NO_SUCH_EXPERT:
+            raise ValueError(f"there are {experts} experts, not {int(expert.max()) + 1}")
         if failed:
             raise MemoryError("no memory for the inputs of an MXFP4 product")
         return y.to(x.dtype)

@@ -32,7 +32,8 @@ int main(void) {
                         float *out = malloc(rows * cols * sizeof *out);
                         for (size_t p = 0; p < n; p++) expert[p] = (int64_t)(p * experts / n);
                         for (size_t k = 0; k < n * cols; k++) x[k] = (float)(k % 7) - 3;
-                        if (mxfp4_matmul(packed, scale, expert, x, y, n, rows, cols, 2, level))
+                        if (mxfp4_matmul(packed, scale, expert, x, y, n, experts, rows, cols, 2,
+                                         level))
                             return 1;
                         mxfp4_unpack(packed, scale, out, rows, cols, 2, level);
                         for (size_t p = 0; p < n * rows; p++)
