@@ -106,7 +106,7 @@ def allowed(source: str, target: str, lazy: bool) -> bool:
     if under(source, "model"):
         if under(target, "model"):
             return True
-        return source == "model.train.data" and under(target, "agent", "evals.tasks")
+        return source == "model.train.data" and under(target, "agent", "tools", "evals.tasks")
     if under(source, "evals.tasks"):
         return under(target, "evals.tasks") or target == "agent.events"
     if under(source, "tui", "evals"):

@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -159,8 +160,14 @@ class Tool(Generic[A]):
 
     def schema(self) -> dict[str, Any]:
         """JSON Schema of the arguments, as sent to the model."""
-        schema = self.arguments.model_json_schema()
-        return plain_schema(schema, schema.get("$defs", {}))
+        return _schema_of(self.arguments)
+
+
+@cache
+def _schema_of(arguments: type[Arguments]) -> dict[str, Any]:
+    """Made once for each model: pydantic takes milliseconds."""
+    schema = arguments.model_json_schema()
+    return plain_schema(schema, schema.get("$defs", {}))
 
 
 def plain_schema(schema: dict[str, Any], shared: Mapping[str, Any]) -> dict[str, Any]:
