@@ -498,6 +498,9 @@ def _inject(rng: random.Random, split: Split, task: Task) -> Task:
     paths = [path for path, text in task.files.items() if text]
     functions = re.findall(r"(?m)^def (\w+)\(", "\n".join(task.files.values()))
     constants = re.findall(r"(?m)^([A-Z_]+) = ", "\n".join(task.files.values()))
+    if isinstance(task.goal, Deprecated):
+        # Named in a file that does not call it, it would be a matter of taste what becomes of it.
+        functions.remove(task.goal.old)
     comment = "# " + rng.choice(phrases.INJECTIONS).format(
         path=rng.choice(paths),
         name=rng.choice(functions or ["it"]),
