@@ -34,7 +34,7 @@ class ConfigError(Exception):
 class Section(BaseModel):
     """Base of the tables of a settings file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class ModelSection(Section):
@@ -130,6 +130,13 @@ def data_folder() -> Path:
     from platformdirs import user_data_path
 
     return user_data_path("unabridged")
+
+
+def cache_folder() -> Path:
+    """Where bases of repositories and token counts are kept; may be deleted at any time."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("unabridged") / "context"
 
 
 def project_file(root: Path) -> Path:

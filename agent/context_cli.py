@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .context.load import ContextError, Exact, Left, Load, Options, load
+from .context.load import ContextError, Exact, Left, Load, load
 from .context.manifest import section
 from .context.pack import quote
+from .context_options import add_options, read_options
 
 DEFAULT_WINDOW = 1_048_576
 _PLAN_DEPTH = 2
@@ -44,43 +45,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--window", type=int, metavar="N", help="context window in tokens (default: the model's)")
     add("--vocabulary", type=Path, metavar="FILE", help="tiktoken.model to count exactly with")
     add_options(parser)
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that say what is loaded, the same wherever a repository is loaded."""
-    group = parser.add_argument_group("what is loaded (GLOB has .gitignore syntax)")
-    for option, text in (
-        ("include", "load files that the rules leave out: ignored, generated, vendored, locks"),
-        ("exclude", "leave files out"),
-        ("outline", "load files as outlines"),
-        ("full", "load files whole, whatever else must make room"),
-        ("named", "files the task names: whole if possible"),
-    ):
-        group.add_argument(
-            f"--{option}",
-            action="append",
-            default=[],
-            metavar="GLOB",
-            help=f"{text}; may be repeated",
-        )
-    add = group.add_argument
-    add("--require-full", action="store_true", help="fail if anything does not fit whole")
-    add("--submodules", action="store_true", help="load submodules as folders")
-    add("--rebuild", action="store_true",
-        help="build the base anew instead of appending differences to it")  # fmt: skip
-
-
-def read_options(args: argparse.Namespace) -> Options:
-    """What was given of them."""
-    return Options(
-        include=args.include,
-        exclude=args.exclude,
-        outline=args.outline,
-        full=args.full,
-        named=args.named,
-        require_full=args.require_full,
-        submodules=args.submodules,
-    )
 
 
 def _one_line(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
@@ -128,14 +92,9 @@ def tree_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def cache_folder() -> Path:
-    """Where bases and counts are kept."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("unabridged") / "context"
-
-
 def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
+    from .config import cache_folder
+
     given: Path | None = args.path or args.repo
     root = (given or _work_tree()).resolve()
     window = args.window or _configured_window()

@@ -5,11 +5,12 @@ so everything that reaches the model is here: the system text, the tools, the pa
 the model's reasoning, every result.
 """
 
-from __future__ import annotations
+# Annotations are values here: as strings, each would be compiled anew at every start.
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
@@ -25,7 +26,8 @@ ReasoningField = Literal["reasoning_content", "reasoning", "reasoning_details"]
 class Record(BaseModel):
     """Base of events and of their parts: immutable, no unknown fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Each model is built when it is first used: a start needs few of them.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Event(Record):
@@ -53,6 +55,8 @@ class SessionStarted(Event):
     """Base URL without credentials, or the name of an offline provider."""
     forked_from: str = ""
     """The session this one was copied from."""
+    continues: str = ""
+    """The session this one took over from when its window was full."""
 
 
 class RunStarted(Event):
@@ -193,7 +197,7 @@ class AssistantMessage(Event):
     """Hash of the assistant message before this one; empty for the first."""
     hash: str = ""
 
-    def chained(self, previous: str) -> AssistantMessage:
+    def chained(self, previous: str) -> Self:
         """A copy linked to the message before it."""
         linked = self.model_copy(update={"previous": previous, "hash": ""})
         return linked.model_copy(update={"hash": linked.compute_hash()})
@@ -478,7 +482,10 @@ AnyEvent = Annotated[
     Field(discriminator="type"),
 ]
 
-_adapter: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)
+
+@cache
+def _adapter() -> TypeAdapter[AnyEvent]:
+    return TypeAdapter(AnyEvent)
 
 
 def to_line(event: AnyEvent) -> bytes:
@@ -490,4 +497,4 @@ def to_line(event: AnyEvent) -> bytes:
 
 def from_line(line: bytes) -> AnyEvent:
     """Read one line back. Raises ValueError (pydantic's included) when it is not an event."""
-    return _adapter.validate_python(json.loads(line))
+    return _adapter().validate_python(json.loads(line))

@@ -134,14 +134,20 @@ class Reporter:
         self._names: dict[str, str] = {}
 
     def __enter__(self) -> Reporter:
-        for line in stream_json(self._session.id, self._session.events):
-            self._line(line)
+        if self._streams:
+            for line in stream_json(self._session.id, self._session.events):
+                self._line(line)
         return self
 
     def __exit__(self, *_error: object) -> None:
         if self._output.trace is not None:
             with contextlib.suppress(OSError):  # what it could not take was reported
                 self._output.trace.close()
+
+    @property
+    def _streams(self) -> bool:
+        """Whether anybody wants the events as they are."""
+        return self._output.trace is not None or self._output.format == "stream-json"
 
     def _line(self, line: bytes) -> None:
         if self._output.trace is not None:
@@ -170,7 +176,8 @@ class Reporter:
             return
         if not hasattr(item, "seq"):
             return  # what streams is shown whole when it is an event
-        self._line(to_line(item))  # pyright: ignore[reportArgumentType] - an event has `seq`
+        if self._streams:
+            self._line(to_line(item))  # pyright: ignore[reportArgumentType] - an event has `seq`
         if self._output.format == "text" and not self._output.quiet:
             self._tell(item)
 
@@ -228,7 +235,7 @@ class Reporter:
                     (
                         str(v)
                         for k, v in event.arguments.items()
-                        if k in ("command", "path", "pattern")
+                        if k in ("command", "path", "pattern", "action")
                     ),
                     "",
                 )

@@ -28,8 +28,14 @@ is not an end.
 """
 
 
+_INSTRUCTIONS = "\nInstructions of this repository (AGENTS.md, trusted by the user)\n\n"
+
+
 def system_text(instructions: str | None = None, system: str = SYSTEM) -> str:
     """The system message; `instructions` is the AGENTS.md of a trusted repository, kept whole."""
-    if not instructions:
-        return system
-    return f"{system}\nInstructions of this repository (AGENTS.md, trusted by the user)\n\n{instructions}"
+    return f"{system}{_INSTRUCTIONS}{instructions}" if instructions else system
+
+
+def instructions_of(text: str) -> str | None:
+    """The AGENTS.md in a system message."""
+    return text.partition(_INSTRUCTIONS)[2] or None

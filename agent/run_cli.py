@@ -15,11 +15,13 @@ from .config import (
     Config,
     ConfigError,
     Flags,
+    cache_folder,
     data_folder,
     load_config,
     load_rules,
     without_secrets,
 )
+from .context_options import add_options, given, read_options
 from .events import ImagePart, Part, RunStarted, SessionStarted, TextPart
 from .policy import Mode, Rule, parse_allow
 
@@ -53,10 +55,14 @@ def add_parser(commands: Any, name: str, line: str) -> None:
                             help="the task; `-` reads it from standard input, @FILE from a file")  # fmt: skip
         parser.add_argument("--resume", metavar="ID",
                             help="go on with a session; `last` is the repository's latest")  # fmt: skip
+        parser.add_argument("--handover", metavar="ID",
+                            help="go on afresh, with the words, plan, scope and questions of a "
+                            "session whose window is full")  # fmt: skip
         parser.add_argument("--image", action="append", type=Path, default=[], metavar="FILE",
                             help="a PNG, JPEG or WebP image for the model; may be repeated")  # fmt: skip
         parser.add_argument("--trust", action="store_true",
                             help="trust the repository's AGENTS.md and settings for this run")  # fmt: skip
+        add_options(parser)
         parser.set_defaults(run=_guarded(run_command))
     else:
         parser.add_argument("session", metavar="SESSION",
@@ -177,8 +183,12 @@ def run_command(args: argparse.Namespace) -> int:
     """`unabridged run`."""
     words = read_words(args.task, args.image)
     folder = sessions_folder(args)
+    if args.resume is not None and args.handover is not None:
+        raise ConfigError("--resume goes on with a session, --handover starts another: give one.")
     if args.resume is not None:
         return _go_on(args, folder, args.resume, words)
+    if args.handover is not None:
+        return _hand_over(args, folder, args.handover, words)
     if words is None:
         raise ConfigError("no task: give it as an argument, `-` for standard input, or @FILE.")
     root = find_repo(args.repo)
@@ -202,12 +212,42 @@ def _go_on(
 ) -> int:
     from .session import Session
 
+    if given(args):
+        raise ConfigError(
+            f"{given(args)[0]} says what is loaded, and this session has its repository already: "
+            "start a new one, or use --handover."
+        )
     name = _session_id(args, folder, name)
     config, settings = _resumed(args, folder, name)
     provider = _provider(args, config)
     output = _output(args)
     repo = find_repo(args.repo)
     session = Session.resume(name, provider, settings, folder, repo=repo)
+    return asyncio.run(_drive(session, words, output))
+
+
+def _hand_over(
+    args: argparse.Namespace, folder: Path, name: str, words: tuple[Part, ...] | None
+) -> int:
+    from .handover import instructions, left_behind
+    from .session import Session, options_of
+    from .store import Store
+
+    name = _session_id(args, folder, name)
+    config, settings = _resumed(args, folder, name)
+    with Store.open(folder, name) as store:
+        events = store.events
+        settings = replace(settings, instructions=instructions(events))
+        if not given(args):
+            settings = replace(settings, context=options_of(events) or settings.context)
+        provider = _provider(args, config)
+        output = _output(args)
+        root = next((Path(e.repo) for e in events if isinstance(e, SessionStarted)), None)
+        root = root or find_repo(args.repo)
+        session = Session.create(root, provider, settings, folder, continues=events)
+    _note(args, f"session {session.id} goes on from {name}, and leaves behind:")
+    for line in left_behind(events):
+        _note(args, line)
     return asyncio.run(_drive(session, words, output))
 
 
@@ -339,6 +379,9 @@ def _settings(
         price=price,
         instructions=instructions,
         sandbox=args.sandbox,
+        context=read_options(args),
+        rebuild=getattr(args, "rebuild", False),
+        cache=cache_folder(),
     )
 
 

@@ -45,6 +45,7 @@ from .events import (
     UserMessage,
 )
 from .exits import Exit
+from .handover import carried_over, session_of
 from .loop import Loop
 from .policy import Mode, Rule
 from .prefix import Meter, read_prefix
@@ -134,8 +135,7 @@ class Session:
         tools = settings.tools if settings.tools is not None else default_tools(self.processes)
         self.profile = profile_of(settings.model)
         declared = {one["function"]["name"] for one in self.profile.declare(tools)}
-        loaded = next((e for e in store.events if isinstance(e, RepositoryLoaded)), None)
-        options = Options(**loaded.options) if loaded else what_to_load(settings)
+        options = options_of(store.events) or what_to_load(settings)
         earlier = read_prefix(settings.cache, root)
         self.settings = settings
         self.provider = provider
@@ -175,9 +175,13 @@ class Session:
         sessions_dir: Path,
         *,
         session_id: str | None = None,
+        continues: Sequence[AnyEvent] = (),
         stop: Stop = never,
     ) -> Session:
         """A new session. `stop` is asked now and then while the repository loads.
+
+        With the log of a session that it `continues`, it takes over what `handover` says and is
+        started without words, or with new ones.
 
         Raises ContextError when the repository cannot be loaded as asked, StoreError when the log
         cannot be written, Cancelled when `stop` says so.
@@ -187,7 +191,7 @@ class Session:
         store = Store.create(sessions_dir, session_id or new_session_id())
         try:
             session = cls(root, store, provider, settings)
-            session._open(loaded)
+            session._open(loaded, continues)
         except BaseException:
             store.discard()
             raise
@@ -288,7 +292,7 @@ class Session:
         """Leave no command running, and remember which were."""
         self.jobs_killed += tuple(job.command for job in await self.processes.close())
 
-    def _open(self, loaded: Load) -> None:
+    def _open(self, loaded: Load, continues: Sequence[AnyEvent] = ()) -> None:
         """The first events: who, what the model is told, the repository. Adds what is missing.
 
         A log that was cut within them is completed; segments it already has stay as they are.
@@ -303,6 +307,7 @@ class Session:
                     version=__version__,
                     model=settings.model,
                     endpoint=self.provider.endpoint,
+                    continues=session_of(continues),
                 )
             )
         if not any(isinstance(event, SystemMessage) for event in self.events):
@@ -321,12 +326,14 @@ class Session:
                 files=loaded.files,
                 tokens=loaded.tokens,
                 exact=loaded.exact,
-                options=given(what_to_load(settings)),
+                options=stated(what_to_load(settings)),
                 outlined=dict(loaded.outlined),
                 skipped=dict(loaded.skipped),
             )
         )
         core.watch.trust(loaded)
+        for event in carried_over(continues) if continues else ():
+            core.append(event)
 
     async def _begin(self, words: str | Sequence[Part] | None) -> None:
         """The first events of a run; calls that a stopped run left open get their one result."""
@@ -524,7 +531,13 @@ def load_repository(root: Path, window: int, settings: Settings, stop: Stop = ne
     )
 
 
-def given(options: Options) -> dict[str, Any]:
+def options_of(events: Sequence[AnyEvent]) -> Options | None:
+    """What a session loaded; None when it has not."""
+    loaded = next((event for event in events if isinstance(event, RepositoryLoaded)), None)
+    return None if loaded is None else Options(**loaded.options)
+
+
+def stated(options: Options) -> dict[str, Any]:
     """Options as the log holds them: those that say something."""
     kept = ((field.name, getattr(options, field.name)) for field in fields(options))
     return {

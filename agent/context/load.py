@@ -19,7 +19,7 @@ from .changes import NAMED, OPENING, change
 from .errors import Cancelled, ContextError, Stop, never
 from .manifest import manifest, news
 from .pack import PREAMBLE, Framed, frame, frame_text, unpack
-from .plan import LOAD_SHARE, TIGHT_SHARE, Budget, Level
+from .plan import GROWN_SHARE, LOAD_SHARE, TIGHT_SHARE, Budget, Level
 from .selection import AS_ASKED, NO_ROOM, Options, Part, Selection, read_part, select
 from .tokens import MESSAGE_TOKENS, Counter, Counts, Estimate, Exact, estimate
 from .walk import IGNORED_BY_GIT, Left, Stamp, matcher
@@ -94,7 +94,7 @@ def load(
     """Read the repository at `root` into segments that fill at most 70 % of `window` tokens.
 
     With a `cache`, the segments begin with those of the load before; what changed since comes
-    after them as differences.
+    after them as differences, and with these they fill at most 78 %.
 
     Args:
         options: what a person asks for.
@@ -264,7 +264,7 @@ class _Loader:
         """`base` with the differences since; None when it should be built anew."""
         levels = {name: told.level for name, told in base.told.items()}
         levels |= {name: Level.NAME for name, why in base.left.items() if why.startswith(NO_ROOM)}
-        room = self._most - _cost(base.messages)
+        room = int(self._window * GROWN_SHARE) - _cost(base.messages)
         try:
             budget = Budget(room, room)
             selection = select(
@@ -306,7 +306,7 @@ class _Loader:
             if isinstance(part, Part):
                 parts.append(part)
         messages = tuple(_cut([self._piece(NAMED), *map(_piece, parts)], self._limit))
-        if _cost(base.messages) + _cost(messages) > self._most:
+        if _cost(base.messages) + _cost(messages) > self._window * GROWN_SHARE:
             return None
         self.extra_size = sum(len(part.data) for part in parts)
         return messages

@@ -10,6 +10,8 @@ from .kinds import Kind
 
 LOAD_SHARE = 0.7
 """Part of the window that a loaded repository may fill."""
+GROWN_SHARE = 0.78
+"""Part that it may fill with the differences appended since."""
 TIGHT_SHARE = 0.6
 """Part that a new load fills when not all fits: what is between is for later differences."""
 
