@@ -335,7 +335,7 @@ class _Room:
         self._confined = confined
         self._busy = 0
         ours, theirs = socket.socketpair()
-        supervisor = Path(__file__).with_name("supervisor.py")
+        supervisor = Path(__file__).resolve().with_name("supervisor.py")
         argv = [sys.executable, "-I", "-S", str(supervisor), str(theirs.fileno())]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as we
         self._socket = ours
