@@ -128,16 +128,17 @@ def chunk_kda(
             if real is not None:  # rows past the end of a sequence neither decay nor write
                 g_, beta_ = g_ * real[..., None], beta_ * real[..., None]
             p = _prepare(q_, k_, v_, g_, beta_, mm)
+            running = [(last - first) * H for first, last in pairwise(steps)]
             outputs: list[Tensor] = []
-            for first, last in pairwise(steps):
-                running = (last - first) * H
-                if running < len(S):
-                    ended.append(S[running:])
-                    S = S[:running]
-                c = slice((first - begin) * H, (last - begin) * H)
-                R = mm(p.T[c], p.v[c] - mm(p.k[c], S.mT))
-                outputs.append(mm.onto(mm(p.q[c], S.mT), p.P[c], R))
-                S = mm.onto(_scale(S, p.decay[c]), R.mT, p.k_end[c])
+            # Split, not sliced: the gradient of a slice is as large as the whole.
+            for n, *parts in zip(running, *(x.split(running) for x in p), strict=True):
+                c = _Prepared(*parts)
+                if n < len(S):
+                    S, over = S.split([n, len(S) - n])
+                    ended.append(over)
+                R = mm(c.T, c.v - mm(c.k, S.mT))
+                outputs.append(mm.onto(mm(c.q, S.mT), c.P, R))
+                S = mm.onto(_scale(S, c.decay), R.mT, c.k_end)
             out = torch.cat(outputs, out=_scratch("o", p.v))  # [chunks H, 64, V]
             if real is not None:
                 rows, out = rows[real.flatten()], out[real]
@@ -180,7 +181,8 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, mm: _Prod
 
     tiles = blocks(g, TILE)
     G = torch.cumsum(tiles, 1, out=_scratch("G", tiles))  # [4n, 16, K], since the tile began
-    middle, total = G[:, TILE // 2 - 1, None].clone(), G[:, -1, None].clone()
+    # No result depends on where the middle lies, so no gradient does.
+    middle, total = G[:, TILE // 2 - 1, None].detach().clone(), G[:, -1, None].clone()
     near = torch.sub(G, middle, out=_scratch("G", G)).exp_()
     cols = torch.div(blocks(k, TILE), near, out=_scratch("cols", near))
     q, k = _scale(blocks(q, TILE), near), _scale(blocks(k, TILE), near)
@@ -195,11 +197,12 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, mm: _Prod
     size = TILE
     while size < CHUNK:
         # From here q and k reach back to their block's start, cols reach on to its end.
-        left = blocks(cols, 2 * size)[:, :size].mT
-        A = mm(blocks(k, 2 * size)[:, size:], left) * blocks(beta, 2 * size)[:, size:]
-        P = _corner(P, mm(blocks(q, 2 * size)[:, size:], left))
-        X_left, X_right = X[0::2], X[1::2]
-        X = _corner(X, torch.bmm(torch.bmm(X_right, A), X_left).neg_())
+        left = blocks(cols, 2 * size).split(size, 1)[0].mT
+        right = blocks(q, 2 * size).split(size, 1)[1], blocks(k, 2 * size).split(size, 1)[1]
+        A = mm(right[1], left) * blocks(beta, 2 * size).split(size, 1)[1]
+        P = _corner(*_pairs(P), mm(right[0], left))
+        X_left, X_right = _pairs(X)
+        X = _corner(X_left, X_right, torch.bmm(torch.bmm(X_right, A), X_left).neg_())
         across = total.view(-1, 2, 1, K).exp()
         before = torch.stack([torch.ones_like(across[:, 0]), across[:, 0]], 1).flatten(0, 1)
         after = torch.stack([across[:, 1], torch.ones_like(across[:, 1])], 1).flatten(0, 1)
@@ -213,11 +216,20 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, mm: _Prod
     )
 
 
-def _corner(diagonal: Tensor, corner: Tensor) -> Tensor:
-    """Blocks [2m, s, s] in pairs and what lies below: [m, 2s, 2s], zero above the diagonal."""
+def _pairs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The left and the right one of each two neighbouring blocks: [2m, ...] -> 2 x [m, ...]."""
+    left, right = x.unflatten(0, (-1, 2)).unbind(1)
+    return left, right
+
+
+def _corner(left: Tensor, right: Tensor, corner: Tensor) -> Tensor:
+    """Blocks [m, s, s] on the diagonal and one below: [m, 2s, 2s], zero above."""
+    if torch.is_grad_enabled():
+        above = torch.cat([left, torch.zeros_like(left)], 2)
+        return torch.cat([above, torch.cat([corner, right], 2)], 1)
     m, s, _ = corner.shape
     whole = corner.new_zeros(m, 2 * s, 2 * s)
-    whole[:, :s, :s], whole[:, s:, s:], whole[:, s:, :s] = diagonal[0::2], diagonal[1::2], corner
+    whole[:, :s, :s], whole[:, s:, s:], whole[:, s:, :s] = left, right, corner
     return whole
 
 
