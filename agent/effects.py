@@ -4,8 +4,6 @@ A tool call is turned into a list of effects before anything happens. Each effec
 its own, and the strictest decision wins, so a call passes only when *every* effect passes.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
@@ -33,7 +31,7 @@ class Effect(BaseModel):
     commands, redirections and assignments do to files and the network.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     kind: EffectKind
     path: str | None = None

@@ -218,9 +218,9 @@ class Reporter:
                 cost = None if event.usage is None else price(event.usage)
                 self._say(_usage(event, cost))
             case PrefixChanged():
+                start = event.block if event.block[-1].isdigit() else f"the {event.block}"
                 self._say(
-                    f"prefix: not as in {event.since} from the {event.block} on; what follows is "
-                    "not cached"
+                    f"prefix: {start} is not as in {event.since}: from there on nothing is cached"
                 )
             case WindowFilling():
                 share = event.tokens / event.window

@@ -1,7 +1,5 @@
 """Pure: what a run gave, from its log. The result JSON of headless runs and of the SDK."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """What the user agreed to for this task: paths, kinds of effect, things not to touch."""
 
-from __future__ import annotations
-
 from pydantic import BaseModel, ConfigDict
 
 from .effects import EffectKind
@@ -14,7 +12,7 @@ class Scope(BaseModel):
     word lists as in rules: a trailing `"*"` takes the rest.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     paths: tuple[str, ...] = ()
     kinds: tuple[EffectKind, ...] = ()

@@ -1,8 +1,8 @@
 """Settle the calls of a reply: judge all, get what a person must say, then run.
 
 Nothing of a step runs before every call of it that needs a person has its word. Just before it
-runs, each call's effects are worked out again; where they are no longer those that were decided
-on, it is decided anew.
+runs, each call's effects are worked out again if anything happened since; where they are no longer
+those that were decided on, it is decided anew.
 """
 
 from __future__ import annotations
@@ -73,12 +73,15 @@ class Settler:
         # `finish` comes last, wherever it stands: it must know what became of the others.
         closing = [item for item in judged if isinstance(item.args, FinishArguments)]
         acting = [item for item in judged if not isinstance(item.args, FinishArguments)]
+        fresh = True  # nothing happened yet since the calls were judged
         if all(item.quiet for item in acting):
-            if not all(await _together(map(self._run, acting))):
+            if not all(await _together(self._run(item, fresh) for item in acting)):
                 return None
+            fresh = not acting
             acting = []
         for item in (*acting, *closing):
-            ran = await self._run(item)
+            ran = await self._run(item, fresh)
+            fresh = False
             if not ran or isinstance(item.args, ProposePlanArguments):
                 break  # the world changed, or what is allowed: decide what is left anew
         return None
@@ -177,9 +180,12 @@ class Settler:
 
     # --- running -----------------------------------------------------------------------------
 
-    async def _run(self, item: Judged) -> bool:
-        """Run one call and log its result. False when it must be decided on again first."""
-        again = self._judge(item.call)
+    async def _run(self, item: Judged, fresh: bool) -> bool:
+        """Run one call and log its result. False when it must be decided on again first.
+
+        `fresh`: no call ran and nobody was waited for since it was judged.
+        """
+        again = item if fresh else self._judge(item.call)
         if again.problem != item.problem or not same_effects(
             again.effects, item.effects, self.core.state.seen
         ):

@@ -136,7 +136,7 @@ class Store:
                 while written < len(line):
                     written += os.write(self._fd, line[written:])
                 if sync:
-                    os.fsync(self._fd)
+                    _flush(self._fd)
             except OSError:
                 with contextlib.suppress(OSError):
                     os.ftruncate(self._fd, self._size)
@@ -237,6 +237,10 @@ def _unreadable(path: Path, number: int, events: list[AnyEvent], line: bytes) ->
     if newer or (not events and b'"schema_version"' in line):
         return f"{path} was written by a newer version of Unabridged: update to read it."
     return f"{path}, line {number} is damaged. Restore it from a copy, or remove that session."
+
+
+_flush = getattr(os, "fdatasync", os.fsync)
+"""To the disk, without the times of the file; macOS has only the one that writes these as well."""
 
 
 def _lock(path: Path) -> FileLock:

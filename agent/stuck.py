@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .calls import parse_arguments
 from .events import AnyEvent, AssistantMessage, ToolResult, UserMessage
@@ -147,6 +148,7 @@ def _places(step: Step) -> list[str]:
     return [str(arguments.get("pattern") or arguments.get("path")) for arguments in found]
 
 
+@lru_cache(maxsize=64)  # the last steps are looked at again and again
 def _canonical(arguments: str) -> str:
     """Arguments that mean the same are the same, whatever their spacing and order."""
     parsed = parse_arguments(arguments)

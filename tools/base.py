@@ -27,7 +27,7 @@ ABSENT = "absent"
 class Arguments(BaseModel):
     """Base of every tool's arguments: unknown fields are errors, nothing is coerced."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 A = TypeVar("A", bound=Arguments)
