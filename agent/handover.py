@@ -63,7 +63,7 @@ def left_behind(events: Sequence[AnyEvent]) -> list[str]:
     ]
     if notes:
         lines.append(
-            f"{notes:,} notes on files that others changed: they are loaded as they are now"
+            f"notes on files that others changed ({notes:,}): they are loaded as they are now"
         )
     return lines
 

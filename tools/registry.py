@@ -16,6 +16,7 @@ from .propose_plan import ProposePlan
 from .read import Read
 from .search import Search
 from .shell import Shell
+from .symbols import Symbols
 from .write import Write
 
 
@@ -32,6 +33,7 @@ def default_tools(processes: Processes | None = None) -> tuple[Tool[Any], ...]:
         Write(),
         Shell(processes),
         Git(),
+        Symbols(),
         AskUser(),
         ProposePlan(),
         Finish(),

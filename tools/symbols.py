@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -23,7 +24,6 @@ class SymbolsArguments(Arguments):
         str,
         Field(
             min_length=1,
-            pattern=r"^[^\s()]+$",
             description="An identifier. `Class.method` looks for `method` inside `Class`.",
         ),
     ]
@@ -56,6 +56,11 @@ class Symbols(Tool[SymbolsArguments]):
         return path_effects(EffectKind.READ, facts.locate(args.path))
 
     async def run(self, args: SymbolsArguments, context: Context) -> Result:
+        if re.search(r"[\s()]", args.name.strip()) or not args.name.strip(".: "):
+            raise ToolError(
+                f"{args.name!r} is no identifier: give the bare name, or `Class.method`. `search` "
+                "finds other text."
+            )
         where = context.facts.locate(args.path)
         if not where.inside:
             raise ToolError(f"{args.path} is outside the repository: `symbols` looks inside it.")
@@ -64,7 +69,9 @@ class Symbols(Tool[SymbolsArguments]):
         under = "" if where.name == "." else where.name
         try:
             found = await in_thread(
-                lambda stop: find(context.facts.root, args.name, under=under, stop=stop.is_set)
+                lambda stop: find(
+                    context.facts.root, args.name.strip(), under=under, stop=stop.is_set
+                )
             )
         except ContextError as error:
             raise ToolError(str(error)) from error

@@ -56,4 +56,6 @@ async def test_nothing_found_and_a_cut_are_said(shop: Any) -> None:
 async def test_effects_and_refusals(shop: Any) -> None:
     assert shop.effects(Symbols(), name="x", path="src") == [("read", "src")]
     assert "outside the repository" in await shop.refused(Symbols(), name="x", path="..")
+    for name in ("def f", "f()", " ", "."):
+        assert "is no identifier" in await shop.refused(Symbols(), name=name)
     assert "does not exist" in await shop.refused(Symbols(), name="x", path="missing")
