@@ -50,10 +50,10 @@ def add_commands(
     )
     chat.add_argument("--prompt", metavar="TEXT", help="ask this and end; - reads standard input")
     chat.add_argument("--system", metavar="TEXT", help="a system message")
-    chat.add_argument("--effort", choices=["low", "high", "max"], default="max")
+    chat.add_argument("--effort", choices=["low", "high", "max"])
     chat.add_argument("--max-tokens", type=int, metavar="N", help="(default: the whole window)")
-    chat.add_argument("--temperature", type=float, default=1.0, help="0 is greedy")
-    chat.add_argument("--top-p", type=float, default=0.95)
+    chat.add_argument("--temperature", type=float, help="0 is greedy")
+    chat.add_argument("--top-p", type=float)
     chat.add_argument("--seed", type=int)
     chat.add_argument("--json", action="store_true", help="with --prompt: print one JSON document")
     chat.set_defaults(run=guard(_chat))
@@ -160,7 +160,7 @@ async def _answer(
 
     request = ChatRequest(
         messages,
-        effort=args.effort,
+        effort=args.effort or engine.defaults.effort,
         max_tokens=args.max_tokens,
         temperature=args.temperature,
         top_p=args.top_p,

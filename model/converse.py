@@ -45,8 +45,9 @@ class ChatRequest:
     thinking: bool = True
     max_tokens: int | None = None
     """Reasoning included; None leaves the rest of the window."""
-    temperature: float = 1.0
-    top_p: float = 0.95
+    temperature: float | None = None
+    """None leaves it to the model's own default, here and below."""
+    top_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = ()
     """Texts at which the content ends; they are not part of it."""
@@ -84,7 +85,12 @@ async def converse(
     """
     prompt, max_tokens = await asyncio.to_thread(prepare, request, tokenizer, engine.window)
     seed = secrets.randbits(63) if request.seed is None else request.seed
-    sampling = Sampling(request.temperature, request.top_p, seed)
+    own = engine.defaults
+    sampling = Sampling(
+        own.temperature if request.temperature is None else request.temperature,
+        own.top_p if request.top_p is None else request.top_p,
+        seed,
+    )
     parser = ReplyParser(tokenizer, thinking=request.thinking)
     stops = _Stops(request.stop)
     cached = completion = reasoning = 0
@@ -119,9 +125,9 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
     """The prompt's token ids, and how many may follow. Raises `RequestError`."""
     if request.tool_choice == "required" and not request.tools:
         raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
-    if request.temperature < 0:
+    if request.temperature is not None and request.temperature < 0:
         raise RequestError("temperature must not be negative", param="temperature")
-    if not 0 < request.top_p <= 1:
+    if request.top_p is not None and not 0 < request.top_p <= 1:
         raise RequestError("top_p must be above 0 and at most 1", param="top_p")
     if request.max_tokens is not None and request.max_tokens < 1:
         raise RequestError("max_tokens must be at least 1", param="max_tokens")

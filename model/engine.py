@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from .chat.tokenizer import Tokenizer
-from .generate import Sampling, sample
+from .generate import Defaults, Sampling, sample
 from .state import StateMismatchError
 from .state_store import StateStore, fingerprint_checkpoint, prefix_hashes
 
@@ -114,6 +114,7 @@ class Engine:
         prefill_span: tokens of a prompt that are read between two decode steps.
         save_every: fewest tokens between two places where a prompt's state is kept.
         kept_states: how many states stay in memory, the most recently used ones.
+        defaults: what holds where a request does not say.
     """
 
     def __init__(
@@ -128,10 +129,12 @@ class Engine:
         prefill_span: int = 512,
         save_every: int = 256,
         kept_states: int = 8,
+        defaults: Defaults = Defaults(),  # noqa: B008 - frozen
     ) -> None:
         self.window = window
         self.vocab_size = vocab_size
         self.stores_states = store is not None
+        self.defaults = defaults
         self._model = model
         self._end_token = end_token
         self._prefixes = _Prefixes(model, store, kept_states)
@@ -414,5 +417,6 @@ def open_engine(
         window=config.text_config.max_position_embeddings,
         store=store,
         max_batch=max_batch,
+        defaults=Defaults.of_checkpoint(folder),
     )
     return engine, tokenizer

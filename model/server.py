@@ -111,8 +111,8 @@ class CompletionRequest(BaseModel):
     prompt_cache_key: Any = None
     safety_identifier: Any = None
 
-    def chat_request(self) -> ChatRequest:
-        """Raises `RequestError` for what K3's format has no words for."""
+    def chat_request(self, effort: str | None) -> ChatRequest:
+        """`effort` is the model's default. Raises `RequestError` for what K3's format has no words for."""
         if isinstance(self.tool_choice, dict):
             raise RequestError(
                 "K3 cannot be told to call a certain tool; use auto, none or required",
@@ -135,11 +135,11 @@ class CompletionRequest(BaseModel):
             effort=self.reasoning_effort
             or self.thinking.effort
             or template.thinking_effort
-            or "max",
+            or effort,
             thinking=self.thinking.type == "enabled" and template.thinking,
             max_tokens=self.max_completion_tokens or self.max_tokens,
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_p=0.95 if self.top_p is None else self.top_p,
+            temperature=self.temperature,
+            top_p=self.top_p,
             seed=self.seed,
             stop=tuple(stop),
         )
@@ -181,7 +181,9 @@ def application(
         if body.model != model:
             message = f"the model {body.model!r} is not served here; {model!r} is"
             return _error(404, message, param="model", code="model_not_found")
-        return _Completion(converse(engine, tokenizer, body.chat_request()), body)
+        return _Completion(
+            converse(engine, tokenizer, body.chat_request(engine.defaults.effort)), body
+        )
 
     return Starlette(
         routes=[
