@@ -76,6 +76,8 @@ class Core:
 
     async def notice(self, window: int) -> None:
         """Tell the model what others changed since it was last told."""
+        if self.watch.still:
+            return
         room = max(min(int(window * NOTE_SHARE), (window - self.estimate) // 2), 0)
         note = await in_thread(lambda stop: self.watch.look(room, stop.is_set))
         if note is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -75,7 +75,7 @@ class Settler:
         acting = [item for item in judged if not isinstance(item.args, FinishArguments)]
         fresh = True  # nothing happened yet since the calls were judged
         if all(item.quiet for item in acting):
-            if not all(await _together(self._run(item, fresh) for item in acting)):
+            if not all(await _together([self._run(item, fresh) for item in acting])):
                 return None
             fresh = not acting
             acting = []
@@ -344,8 +344,10 @@ class Watched:
         return replace(result, changed=changed, data={**result.data, AFTER: self.after})
 
 
-async def _together(runs: Iterable[Coroutine[Any, Any, bool]]) -> list[bool]:
+async def _together(runs: Sequence[Coroutine[Any, Any, bool]]) -> list[bool]:
     """Run side by side, and see every one to its end also when one of them breaks."""
+    if len(runs) == 1:
+        return [await runs[0]]
     outcomes = await asyncio.gather(*runs, return_exceptions=True)
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

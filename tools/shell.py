@@ -210,8 +210,7 @@ def environment(
     passed = {
         name: value
         for name, value in env.items()
-        if name in keep
-        or not (_OWN_VARIABLE.match(name) or (_SECRET_VARIABLE.search(name) and not secrets))
+        if name in keep or not _held_back(name, secrets)
     }
     return passed | _NOBODY_TYPES | HARDENED_ENV
 
@@ -221,6 +220,13 @@ _SECRET_VARIABLE = re.compile(
     r"(?i)(^|_)(API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|PRIVATE_?KEY|"
     r"CREDENTIALS?|PGPASSWORD)($|_)"
 )
+
+@cache
+def _held_back(name: str, secrets: bool) -> bool:
+    if _OWN_VARIABLE.match(name):
+        return True
+    return not secrets and _SECRET_VARIABLE.search(name) is not None
+
 
 _NOBODY_TYPES = {
     "TERM": "dumb",
