@@ -20,6 +20,7 @@ COMMANDS = {
     "sessions": ("list, show, search, export, fork or remove sessions", "agent.sessions_cli"),
     "context": ("show what of a repository is loaded, and at what price", "agent.context_cli"),
     "policy": ("explain what a command would do and what decides it", "agent.policy_cli"),
+    "evals": ("measure an agent on a suite of tasks", "evals.cli"),
     "model": ("audit a K3 configuration, run a checkpoint", "model.cli"),
     "state": ("list, check and prune stored sequence states", "model.state_cli"),
     "trust": ("trust a repository's AGENTS.md and settings as they are now", "agent.trust_cli"),
