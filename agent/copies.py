@@ -8,6 +8,7 @@ its `Copy` still tells whether it changed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -41,6 +42,8 @@ _LATER = frozenset(
     }
 )  # fmt: skip
 """Folders looked at last: large, and made again by tools."""
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Also where a folder on the way has become a link that leads to itself."""
 _GIT_STORES = frozenset({"objects", "lfs"})
 """Of a `.git` folder: only ever added to, so that old references stay good."""
 
@@ -150,8 +153,10 @@ class Copies:
         """(what is at a path, bytes copied); its bytes are kept in `keep` up to `cap` of them."""
         try:
             found = path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            return ABSENT, 0
+        except OSError as error:
+            if error.errno in _NOTHING_THERE:
+                return ABSENT, 0
+            raise
         mode = stat.S_IMODE(found.st_mode)
         if stat.S_ISDIR(found.st_mode):
             return Copy("folder", mode), 0

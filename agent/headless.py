@@ -36,6 +36,7 @@ from .providers.base import Delta, Notice, Waiting
 from .result import Result, build_result
 from .session import Session
 from .store import StoreError
+from .undo import OUTSIDE
 
 Format = Literal["text", "json", "stream-json"]
 SIGNALS = {
@@ -60,8 +61,9 @@ async def run_headless(
 ) -> int:
     """Run to the end, report, write the result; returns the exit code."""
     loop = asyncio.get_running_loop()
-    for number, code in SIGNALS.items():
-        loop.add_signal_handler(number, session.cancel, code)
+    handled = [n for n in SIGNALS if signal.getsignal(n) != signal.SIG_IGN]  # nohup stays nohup
+    for number in handled:
+        loop.add_signal_handler(number, session.cancel, SIGNALS[number])
     with Reporter(session, output) as reporter:
         try:
             async for item in session.start(words):
@@ -75,7 +77,7 @@ async def run_headless(
         else:
             reporter.finish(result)
         finally:
-            for number in SIGNALS:
+            for number in handled:
                 loop.remove_signal_handler(number)
     return int(Exit.INTERNAL) if reporter.incomplete else result.exit_code
 
@@ -137,6 +139,8 @@ class Reporter:
         if self._streams:
             for line in stream_json(self._session.id, self._session.events):
                 self._line(line)
+        if self._output.format == "text":
+            self._say(self._session.sandbox)
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -256,6 +260,8 @@ class Reporter:
                     self._say(f"    exit {event.exit_code}")
                 if event.diff:
                     self._say(event.diff.rstrip())
+                if paths := event.data.get(OUTSIDE):
+                    self._say(f"    changed what nobody agreed to: {', '.join(map(str, paths))}")
             case Error():
                 self._say(f"error: {event.message}")
             case LogRepaired():
@@ -311,6 +317,10 @@ def summary(result: Result) -> str:
     for check in result.verification:
         code = "never finished" if check.exit_code is None else f"exit {check.exit_code}"
         lines.append(f"  verified by `{printable(check.command)}`: {code}")
+    lines += [f"  nobody agreed to this: {printable(c.path)}" for c in result.outside_scope]
+    if result.outside_scope:
+        first = min(change.step for change in result.outside_scope)
+        lines.append(f"Look and undo with `unabridged undo {result.session} --step {first}`.")
     for call in result.pending:
         lines.append(f"needs approval [{call.call_id}] {call.tool}: {printable(call.reason)}")
         lines += [f"    {line}" for line in printable(call.preview).splitlines()]

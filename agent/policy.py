@@ -8,7 +8,7 @@ everything else asks. What cannot be known is never allowed by a rule that names
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import lru_cache
@@ -208,6 +208,39 @@ def decide_effect(effect: Effect, rules: Iterable[Rule], scope: Scope | None) ->
             return Decided("ask", f"{effect.describe()}: {outside}", effect, "approved plan")
         return decided
     return _default(effect)
+
+
+def outside_scope(
+    changed: Mapping[str, EffectKind],
+    granted: Sequence[Effect],
+    rules: Sequence[Rule] = (),
+    scope: Scope | None = None,
+) -> tuple[str, ...]:
+    """The paths that a call changed although nobody agreed to that.
+
+    `changed`: path -> `write` or `delete`. Agreed is what the call's own effects name, what a rule
+    allows, and what an approved plan covers. A call that was let change the repository without
+    naming paths is held to the plan where there is one.
+    """
+    if scope is None and any(
+        effect.kind in CHANGES | ALWAYS_ASK and effect.path is None for effect in granted
+    ):
+        return ()
+    named = [effect.path for effect in granted if effect.kind in CHANGES and effect.path]
+    git = any(effect.command[:1] == ("git",) for effect in granted)
+    return tuple(
+        name
+        for name, kind in sorted(changed.items())
+        if not any(each in (".", name) or name.startswith(f"{each}/") for each in named)
+        and not (git and _is_git_data(name))
+        and decide_effect(Effect(kind=kind, path=name), rules, scope).verdict != "allow"
+    )
+
+
+def _is_git_data(name: str) -> bool:
+    """Whether git itself writes this file, and it makes git run nothing."""
+    folder, _, rest = name.partition("/")
+    return folder == ".git" and not rest.startswith(("hooks", "config", "modules"))
 
 
 def leaves_scope(effect: Effect, scope: Scope) -> str | None:

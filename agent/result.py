@@ -9,6 +9,7 @@ from .budget import Spent
 from .effects import Effect
 from .events import (
     AnyEvent,
+    AssistantMessage,
     Finish,
     PrefixChanged,
     Record,
@@ -19,6 +20,7 @@ from .events import (
     Verification,
     WindowFilling,
 )
+from .undo import OUTSIDE
 
 RESULT_SCHEMA = 1
 
@@ -73,6 +75,14 @@ class ContextReport(Record):
     """Part of the window that was filled when it was last warned of; None when it was not."""
 
 
+class OutsideChange(Record):
+    """A path that a command changed although nobody agreed to that."""
+
+    path: str
+    step: int
+    """`unabridged undo SESSION --step` with this number puts it back."""
+
+
 class Result(Record):
     """What a run gave."""
 
@@ -99,6 +109,10 @@ class Result(Record):
     questions: tuple[OpenQuestion, ...] = ()
     jobs_killed: tuple[str, ...] = ()
     """Background commands that were still running at the end and were stopped."""
+    outside_scope: tuple[OutsideChange, ...] = ()
+    """Over the whole session."""
+    sandbox: str = ""
+    """What held commands in this run, in words."""
     context: ContextReport | None = None
 
 
@@ -113,6 +127,7 @@ def build_result(
     pending: tuple[PendingCall, ...] = (),
     questions: tuple[OpenQuestion, ...] = (),
     jobs_killed: tuple[str, ...] = (),
+    sandbox: str = "",
 ) -> Result:
     """Put the result of the last run together."""
     run = next((e for e in reversed(events) if isinstance(e, RunStarted)), None)
@@ -142,6 +157,8 @@ def build_result(
         pending=pending,
         questions=questions,
         jobs_killed=jobs_killed,
+        outside_scope=outside_changes(events),
+        sandbox=sandbox,
         context=_context(events),
     )
 
@@ -171,6 +188,19 @@ def _finish_of_run(events: Sequence[AnyEvent]) -> Finish | None:
         if isinstance(event, RunStarted):
             return None
     return None
+
+
+def outside_changes(events: Sequence[AnyEvent]) -> tuple[OutsideChange, ...]:
+    """What commands changed although nobody agreed to that, each path at its first step."""
+    found: dict[str, int] = {}
+    step = 0
+    for event in events:
+        if isinstance(event, AssistantMessage):
+            step = event.step
+        elif isinstance(event, ToolResult):
+            for path in event.data.get(OUTSIDE, ()):
+                found.setdefault(str(path), step)
+    return tuple(OutsideChange(path=path, step=step) for path, step in found.items())
 
 
 def changed_names(events: Sequence[AnyEvent]) -> tuple[str, ...]:

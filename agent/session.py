@@ -241,6 +241,11 @@ class Session:
         return self.core.store.session
 
     @property
+    def sandbox(self) -> str:
+        """What holds commands, one line for a person."""
+        return self.processes.sandbox.describe()
+
+    @property
     def events(self) -> Sequence[AnyEvent]:
         """The whole log."""
         return self.core.store.events
@@ -418,6 +423,7 @@ class Session:
                 for q in self.questions
             ),
             jobs_killed=self.jobs_killed,
+            sandbox=self.sandbox,
         )
 
     # --- what a person can do -----------------------------------------------------------------

@@ -44,10 +44,12 @@ from .events import (
     Verification,
 )
 from .exits import Exit
-from .policy import CHANGES, decide
+from .policy import CHANGES, decide, outside_scope
 from .scope import Scope
-from .undo import AFTER
+from .undo import AFTER, OUTSIDE
 
+MOST_NAMED = 20
+"""Paths named in a note to the model."""
 NOBODY = "nobody is there to approve it (headless run)"
 
 
@@ -234,9 +236,12 @@ class Settler:
             if found:
                 self.core.append(Checkpoint(call_id=call_id, files=found))
             watched.after |= {change.name: str(change.after) for change in changes}
-            watched.changed = tuple(
-                c.name for c in changes if "folder" not in (c.before.kind, c.after.kind)
-            )
+            files = [c for c in changes if "folder" not in (c.before.kind, c.after.kind)]
+            watched.changed = tuple(change.name for change in files)
+            kinds = {c.name: EffectKind.DELETE if c.after.kind == "absent" else EffectKind.WRITE
+                     for c in files}  # fmt: skip
+            state = self.core.state
+            watched.outside = outside_scope(kinds, item.effects, self.core.rules, state.scope)
 
     def _refusal(self, item: Judged) -> str | None:
         """Why a call does not run; None when it may."""
@@ -335,13 +340,26 @@ class Watched:
 
     after: dict[str, str] = field(default_factory=dict[str, str])
     changed: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+    """Of these: what nobody agreed to."""
 
     def complete(self, result: Result) -> Result:
         """The result with what was found added."""
         if not self.after:
             return result
         changed = (*result.changed, *(n for n in self.changed if n not in result.changed))
-        return replace(result, changed=changed, data={**result.data, AFTER: self.after})
+        result = replace(result, changed=changed, data={**result.data, AFTER: self.after})
+        if not self.outside:
+            return result
+        some = ", ".join(self.outside[:MOST_NAMED])
+        more = len(self.outside) - MOST_NAMED
+        named = some if more <= 0 else f"{some} and {more} more"
+        note = f"[It changed what nobody agreed to: {named}. The user is told and can undo it.]"
+        return replace(
+            result,
+            text=f"{result.text}\n{note}",
+            data={**result.data, OUTSIDE: list(self.outside)},
+        )
 
 
 async def _together(runs: Sequence[Coroutine[Any, Any, bool]]) -> list[bool]:

@@ -23,6 +23,9 @@ from .events import AnyEvent, AssistantMessage, Checkpoint, ToolResult
 AFTER = "after"
 """Key in `ToolResult.data`: what a call left at the paths it touched."""
 
+OUTSIDE = "outside_scope"
+"""Key in `ToolResult.data`: the paths of these that nobody agreed to."""
+
 
 @dataclass(frozen=True)
 class Touch:

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from unabridged.agent.effects import Effect, EffectKind
 from unabridged.agent.events import BudgetReached, Checkpoint, RequestSent, ToolResult
+from unabridged.agent.headless import summary
+from unabridged.agent.policy import outside_scope
 from unabridged.agent.providers.scripted import ScriptedProvider
+from unabridged.agent.undo import Undo
 from unabridged.tools import shell as shell_module
 from unabridged.tools.base import ToolError
 
@@ -105,3 +109,82 @@ async def test_a_load_that_costs_too_much_is_never_sent(
     assert bool(bench.of(session, BudgetReached)) is bool(code)
     if code:
         assert "--max-cost" in session.result().reason
+
+
+# --- what nobody agreed to -----------------------------------------------------------------------
+
+SNEAKY = (
+    'python3 -c \'import os; open("new", "w"); open("b.py", "a").write("x"); os.unlink("a.py")\''
+)
+PLAN = ("propose_plan", {"plan": "p", "paths": ["new"], "commands": [["python3", "*"]]})
+
+
+async def outside(bench: Any, turns: Any, **options: Any) -> tuple[Any, list[str]]:
+    session = await bench.play([*turns, FINISH], **options)
+    found = session.result().outside_scope
+    assert all(change.step == len(turns) for change in found)
+    return session, sorted(change.path for change in found)
+
+
+async def test_what_a_command_changed_without_a_word_is_listed_and_comes_back(bench: Any) -> None:
+    before = {name: bench.read(name) for name in ("a.py", "b.py")}
+    session, paths = await outside(bench, [[("shell", {"command": SNEAKY})]], allow=["execute"])
+    assert paths == ["a.py", "b.py", "new"]
+    text = bench.of(session, ToolResult)[0].text
+    assert text.endswith("agreed to: a.py, b.py, new. The user is told and can undo it.]")
+    assert f"unabridged undo {session.id} --step 1" in summary(session.result())
+    undone = Undo(bench.repo, session.core.store.files)
+    assert not any(item.refusal for item in undone.restore(undone.plan(session.events, 1)))
+    assert {name: bench.read(name) for name in before} == before
+    assert not (bench.repo / "new").exists()
+
+
+async def test_what_was_agreed_to_is_not_listed(bench: Any) -> None:
+    call = ("shell", {"command": SNEAKY, "writes": True})
+    assert (await outside(bench, [[call]], allow=["execute", "write"]))[1] == []
+
+
+@pytest.mark.parametrize(
+    ("allow", "expected"),
+    [
+        (["write:new"], ["a.py", "b.py"]),
+        (["write:*.py", "delete:a.py"], ["new"]),
+        (["write", "delete"], []),
+    ],
+)
+async def test_a_rule_agrees_to_what_it_names(
+    bench: Any, allow: list[str], expected: list[str]
+) -> None:
+    call = ("shell", {"command": SNEAKY})
+    assert (await outside(bench, [[call]], allow=["execute", *allow]))[1] == expected
+
+
+async def test_a_plan_is_held_to_also_by_a_call_that_may_write(bench: Any) -> None:
+    writing = ("shell", {"command": SNEAKY, "writes": True})
+    await bench.play([[PLAN], [writing]])
+    for turns in ([[writing]], [FINISH]):
+        session = bench.resume(turns)
+        session.approve()
+        await bench.run(session)
+        await session.close()
+    assert {c.path for c in session.result().outside_scope} == {"a.py", "b.py"}
+
+
+def test_gits_own_files_belong_to_git_but_not_what_it_runs() -> None:
+    changed = dict.fromkeys(
+        (".git/index", ".git/refs/heads/main", ".git/hooks/pre-commit", ".git/config"),
+        EffectKind.WRITE,
+    )
+    git = Effect(kind=EffectKind.EXECUTE, command=("git", "commit"))
+    python = Effect(kind=EffectKind.EXECUTE, command=("python3", "x"))
+    assert outside_scope(changed, [git]) == (".git/config", ".git/hooks/pre-commit")
+    assert outside_scope(changed, [python]) == tuple(sorted(changed))
+
+
+@pytest.mark.parametrize(
+    "mode", ["off", pytest.param("required", marks=pytest.mark.needs("bwrap"))]
+)
+async def test_the_state_of_the_sandbox_is_in_the_result(bench: Any, mode: str) -> None:
+    session = await bench.play([FINISH], sandbox=mode)
+    said = session.result().sandbox
+    assert said.startswith("sandbox off: switched off" if mode == "off" else "sandbox on")

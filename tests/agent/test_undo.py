@@ -269,6 +269,21 @@ def test_c34_clean_removes_nothing_for_good(root: Path, undo: Undo) -> None:
     assert tree(root) == before
 
 
+def test_a_folder_that_became_a_link_to_itself_comes_back(root: Path, undo: Undo) -> None:
+    (root / "loop").mkdir()
+    (root / "loop/file").write_bytes(b"kept")
+    log = Log(undo)
+
+    def turn_it_into_a_loop() -> None:
+        (root / "loop/file").unlink()
+        (root / "loop").rmdir()
+        (root / "loop").symlink_to("loop")
+
+    log.unknown(turn_it_into_a_loop)
+    assert not any(item.refusal for item in undo.restore(undo.plan(log.events)))
+    assert (root / "loop/file").read_bytes() == b"kept"
+
+
 def test_a_change_of_the_same_size_right_after_the_look_is_seen(root: Path, undo: Undo) -> None:
     for n in range(20):
         (root / "a").write_text(f"{n:04}")

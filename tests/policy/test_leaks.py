@@ -82,6 +82,8 @@ class Run:
                 "--trace", str(self.trace), "--sandbox", sandbox, "--json",
                 *(word for kind in kinds for word in ("--allow", kind)),
             ],
+            # Also where the tests themselves run under nohup.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
             env=os.environ | {MARK: self.mark}, cwd=folder, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
