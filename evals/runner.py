@@ -28,9 +28,10 @@ from .tasks.task import TESTS, Task
 
 ALLOWED = ("write:**", f"execute:{TESTS}")
 """What a run may do without asking: change files, run the tests."""
-SECONDS = 900
-"""After which an agent is stopped."""
-MOST_STEPS = 30
+SECONDS = 330
+"""After which an agent is stopped, should it not end by itself."""
+LIMITS = ("--max-steps", "30", "--max-minutes", "5")
+"""Of a run; the longest solution takes seven steps."""
 
 _NEEDS_ANSWER = 4
 _GIT = ("git", "-c", "user.name=Suite", "-c", "user.email=suite@example.com",
@@ -169,7 +170,7 @@ def _run_agent(
         (place / name).mkdir()
     command = [
         sys.executable, "-m", "unabridged", "run", task.words, "--repo", str(repo), "--json",
-        "--quiet", "--sessions-dir", str(place / "sessions"), "--max-steps", str(MOST_STEPS),
+        "--quiet", "--sessions-dir", str(place / "sessions"), *LIMITS,
         *(word for rule in ALLOWED for word in ("--allow", rule)), *options,
     ]  # fmt: skip
     if run.sandbox:

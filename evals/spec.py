@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .tasks.families import make_task
+from .tasks.real import real_tasks
 from .tasks.repository import Size
 from .tasks.task import Family, Task
 
@@ -19,16 +20,21 @@ NANO: Mapping[Family, int] = {
 SIZES: Mapping[Size, int] = {"small": 55, "medium": 25, "large": 12, "huge": 8}
 """How often each size comes, in a hundred."""
 
-SUITES = ("nano",)
+SUITES = ("nano", "real")
 
 
 def suite(name: str, *, seed: int = 0, limit: int | None = None) -> list[Task]:
-    """The tasks of a suite, all of the held-out split; the first `limit` are a fair mix.
+    """The tasks of a suite; the first `limit` are a fair mix.
+
+    `nano` is generated, all of the held-out split, other tasks for another seed. `real` is twenty
+    tasks written by hand.
 
     Raises ValueError for a name that is none.
     """
     if name not in SUITES:
         raise ValueError(f"there is no suite {name!r}: choose of {', '.join(SUITES)}")
+    if name == "real":
+        return real_tasks()[:limit]
     rng = random.Random(f"suite {name} {seed}")  # noqa: S311 - not a secret
     families: list[Family] = [family for family, count in NANO.items() for _ in range(count)]
     rng.shuffle(families)

@@ -110,7 +110,7 @@ def hidden_fix(module: str, function: Function) -> str:
 def _varied(case: Sequence[str]) -> tuple[str, ...]:
     """The same shape with other numbers."""
     return tuple(
-        f"[each + 1 for each in {one}]" if one.startswith("[")
+        f"[each + 1 for each in {one}]" if one.startswith("[") and '"' not in one
         else f"{one} + 1" if one.isdigit()
         else one
         for one in case

@@ -36,7 +36,7 @@ def test_the_suite_is_what_it_says() -> None:
     assert suite("nano", limit=40) == tasks[:40]
     assert {task.family for task in tasks[:40]} == set(FAMILIES)
     assert suite("nano", seed=1, limit=5) != tasks[:5]
-    with pytest.raises(ValueError, match="choose of nano"):
+    with pytest.raises(ValueError, match="choose of nano, real"):
         suite("nana")
 
 
@@ -84,6 +84,15 @@ def test_the_whole_suite(agent: str, rate: float, tmp_path: Path) -> None:
         assert document["asking"]["ambiguous"]["rate"] == 1.0
         assert document["asking"]["clear"]["rate"] == 0.0
         assert {"to 1000", "to 2000", "to 4000", "to 7000"} <= document["pack_tokens"].keys()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_the_oracle_solves_what_was_written_by_hand(tmp_path: Path) -> None:
+    done = evals("--suite", "real", "--agent", "oracle", "--out", str(tmp_path), "--json")
+    document = json.loads(done.stdout)
+    assert document["failures"] == []
+    assert document["tasks"] == 20
 
 
 # --- what goes wrong -----------------------------------------------------------------------------
