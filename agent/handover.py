@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ..tools.text import plural
 from .events import (
     Answer,
     AnyEvent,
@@ -58,8 +59,8 @@ def left_behind(events: Sequence[AnyEvent]) -> list[str]:
     answers = sum(len(reply.content) for reply in replies)
     read = sum(len(result.text) for result in results)
     lines = [
-        f"{len(replies):,} steps: {reasoning:,} characters of reasoning, {answers:,} of answers",
-        f"{len(results):,} results of calls: {read:,} characters",
+        f"{plural(len(replies), 'step')}: {reasoning:,} characters of reasoning, {answers:,} of answers",
+        f"{plural(len(results), 'result')} of calls: {read:,} characters",
     ]
     if notes:
         lines.append(

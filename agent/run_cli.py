@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .config import (
+    LOCAL,
     Config,
     ConfigError,
     Flags,
@@ -197,7 +198,7 @@ def run_command(args: argparse.Namespace) -> int:
     trusted = examine(root, all_of_it=args.trust)
     for name in trusted.changed:
         _note(args, f"{name} changed since it was trusted and is not followed: `unabridged trust`.")
-    config = load_config(_flags(args), project=trusted.settings)
+    config = _with_model(args, load_config(_flags(args), project=trusted.settings))
     settings = _settings(args, config, instructions=trusted.instructions)
     provider = _provider(args, config)
     output = _output(args)
@@ -342,6 +343,8 @@ def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config,
 
 def _logged_endpoint(endpoint: str) -> str | None:
     """The base URL of the log, which has no credentials, where the settings' one is another."""
+    if endpoint.startswith(LOCAL):
+        return endpoint
     if "://" not in endpoint or without_secrets(load_config(Flags()).base_url) == endpoint:
         return None
     return endpoint
@@ -504,10 +507,22 @@ def _flags(args: argparse.Namespace) -> Flags:
     )
 
 
+def _with_model(args: argparse.Namespace, config: Config) -> Config:
+    """The settings of a new session, on K3-nano where they say nothing of a model."""
+    from .connect import NANO, with_model
+
+    if args.script is not None:
+        return config
+    chosen = with_model(config)
+    if chosen is not config:
+        _note(args, NANO)
+    return chosen
+
+
 def _provider(args: argparse.Namespace, config: Config) -> Any:
     from .connect import connect, scripted
 
-    return scripted(args.script) if args.script is not None else connect(config)
+    return scripted(args.script, args.window) if args.script is not None else connect(config)
 
 
 def _no_provider() -> Any:
