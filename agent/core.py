@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from ..tools.base import Facts
 from ..tools.files import in_thread
 from .budget import Limits
 from .calls import AnyTool
-from .events import AnyEvent, RunEnded
+from .events import AnyEvent, Part, RunEnded, ScopeGranted, UserMessage
 from .exits import Exit
 from .policy import Mode, Rule
 from .prefix import Meter, write_prefix
@@ -55,6 +56,8 @@ class Core:
     """Whether commands run in a sandbox, which holds them to what was granted."""
     cache: Path | None = None
     """Where the next session in this repository finds what this one sent first."""
+    said: deque[tuple[Part, ...]] = field(default_factory=deque[tuple[Part, ...]])
+    """What the user said while the model worked; it is told before the next request."""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a person decided or answered something."""
 
@@ -82,6 +85,14 @@ class Core:
         note = await in_thread(lambda stop: self.watch.look(room, stop.is_set))
         if note is not None:
             self.append(note)
+
+    def hear(self) -> None:
+        """Tell the model what the user said meanwhile. It is the same task: its scope stays."""
+        while self.said:
+            scope = self.state.scope
+            self.append(UserMessage(parts=self.said.popleft()), sync=True)
+            if scope is not None:
+                self.append(ScopeGranted(scope=scope))
 
     def announce(self) -> None:
         """Log what the next request breaks of the prefix; remember how the first one begins."""

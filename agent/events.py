@@ -290,6 +290,8 @@ class Approval(Event):
     approved: bool
     by: Literal["user", "headless"] = "user"
     reason: str = ""
+    scope: Scope | None = None
+    """For a plan: the scope as the user edited it; None as proposed."""
 
 
 class Checkpoint(Event):

@@ -188,6 +188,7 @@ class Loop:
     async def _ask(self) -> RunEnded | None:
         """One request: sent only after it is logged; its reply is on disk before anything acts."""
         core, view = self.core, self.core.view
+        core.hear()
         await core.notice(self.provider.window)
         messages = view.request()
         estimate = core.estimate

@@ -18,3 +18,14 @@ class Scope(BaseModel):
     kinds: tuple[EffectKind, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
     not_touch: tuple[str, ...] = ()
+
+
+def joined(scope: Scope | None, more: Scope) -> Scope:
+    """What either allows; what either says not to touch stays untouched."""
+    if scope is None:
+        return more
+    both = {
+        name: tuple(dict.fromkeys((*getattr(scope, name), *getattr(more, name))))
+        for name in Scope.model_fields
+    }
+    return Scope(**both)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, cast
 
 from .. import __version__
-from ..tools.base import ToolError
+from ..tools.base import Context, ToolError
+from ..tools.base import Result as ToolOutcome
 from ..tools.process import Processes
 from ..tools.registry import default_tools
 from ..tools.sandbox import Mode as SandboxMode
 from ..tools.sandbox import Sandbox
+from ..tools.shell import Shell, ShellArguments
 from .budget import Limits, Price
 from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
@@ -38,6 +40,7 @@ from .events import (
     RepositoryLoaded,
     RunEnded,
     RunStarted,
+    ScopeGranted,
     SessionStarted,
     SystemMessage,
     TextPart,
@@ -47,12 +50,13 @@ from .events import (
 from .exits import Exit
 from .handover import carried_over, session_of
 from .loop import Loop
-from .policy import Mode, Rule
+from .policy import Mode, Rule, decide
 from .prefix import Meter, read_prefix
 from .profile import profile_of
 from .prompt import system_text
 from .providers.base import Delta, Provider
 from .result import OpenQuestion, PendingCall, Result, build_result
+from .scope import Scope, joined
 from .settle import Settler
 from .state import State
 from .store import Store, StoreError, new_session_id
@@ -147,6 +151,7 @@ class Session:
         self._queue: asyncio.Queue[AnyEvent | Delta | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._cancelled: Exit | None = None
+        self._own_commands = 0
         self.core = Core(
             root=root,
             store=store,
@@ -176,9 +181,12 @@ class Session:
         *,
         session_id: str | None = None,
         continues: Sequence[AnyEvent] = (),
+        loaded: Load | None = None,
         stop: Stop = never,
     ) -> Session:
         """A new session. `stop` is asked now and then while the repository loads.
+
+        `loaded` is what `load_repository` gave, where that was done before (it blocks).
 
         With the log of a session that it `continues`, it takes over what `handover` says and is
         started without words, or with new ones.
@@ -187,7 +195,7 @@ class Session:
         cannot be written, Cancelled when `stop` says so.
         """
         root = repo.resolve()
-        loaded = load_repository(root, provider.window, settings, stop)
+        loaded = loaded or load_repository(root, provider.window, settings, stop)
         store = Store.create(sessions_dir, session_id or new_session_id())
         try:
             session = cls(root, store, provider, settings)
@@ -372,7 +380,7 @@ class Session:
                 core.append(ToolResult(call_id=call.id, text=INTERRUPTED, error=True))
         if words is None:
             return
-        parts = (TextPart(text=words),) if isinstance(words, str) else tuple(words)
+        parts = as_parts(words)
         try:
             if not core.view.open_calls:
                 await core.notice(self.provider.window)
@@ -470,23 +478,83 @@ class Session:
         except (BadCall, ToolError) as error:
             return str(error)
 
-    def approve(self, call_id: str | None = None, reason: str = "") -> tuple[str, ...]:
-        """Let pending calls run: one, or all. Returns their ids."""
-        return self._decide(call_id, True, reason)
+    def approve(
+        self, call_id: str | None = None, reason: str = "", *, scope: Scope | None = None
+    ) -> tuple[str, ...]:
+        """Let pending calls run: one, or all. Returns their ids.
+
+        `scope` takes the place of the one that a pending plan proposes.
+        """
+        return self._decide(call_id, True, reason, scope)
 
     def deny(self, call_id: str | None = None, reason: str = "") -> tuple[str, ...]:
         """Refuse pending calls; the model is told why. Returns their ids."""
         return self._decide(call_id, False, reason)
 
-    def _decide(self, call_id: str | None, approved: bool, reason: str) -> tuple[str, ...]:
+    def _decide(
+        self, call_id: str | None, approved: bool, reason: str, scope: Scope | None = None
+    ) -> tuple[str, ...]:
         chosen = [p.call_id for p in self.pending if call_id in (None, p.call_id)]
         if not chosen:
             what = "nothing" if call_id is None else f"no call {call_id!r}"
             raise SessionError(f"{what} waits for approval in session {self.id}.")
         for one in chosen:
-            self.core.append(Approval(call_id=one, approved=approved, reason=reason), sync=True)
+            said = Approval(call_id=one, approved=approved, reason=reason, scope=scope)
+            self.core.append(said, sync=True)
         self.core.woken.set()
         return tuple(chosen)
+
+    def widen(self, scope: Scope) -> None:
+        """Add to what the user agreed to for this task; pending calls within it pass."""
+        self.core.append(ScopeGranted(scope=joined(self.core.state.scope, scope)), sync=True)
+        self.core.woken.set()
+
+    def allow(self, rules: Sequence[Rule]) -> None:
+        """Add rules for the rest of this session; pending calls that they allow pass."""
+        self.core.rules = (*self.core.rules, *rules)
+        self.settings = replace(self.settings, session_rules=(*self.settings.session_rules, *rules))
+        self.core.woken.set()
+
+    def say(self, words: str | Sequence[Part]) -> None:
+        """Words for the model while it works: told before the next request."""
+        self.core.said.append(as_parts(words))
+
+    def unsaid(self) -> tuple[Part, ...]:
+        """Take back what was said and the model has not been told."""
+        waiting = tuple(part for parts in self.core.said for part in parts)
+        self.core.said.clear()
+        return waiting
+
+    async def shell(
+        self, command: str, progress: Callable[[str], None] = lambda _text: None
+    ) -> ToolOutcome:
+        """Run a command as the user's own act: it is not asked about, and not told to the model.
+
+        Raises SessionError where a rule denies it, ToolError where it cannot be run.
+        """
+        tool, args = Shell(self.processes, owner="user"), ShellArguments(command=command)
+        effects = tool.effects(args, self.core.facts)
+        decided = decide(effects, self.core.rules)
+        if decided.verdict == "deny":
+            raise SessionError(f"not run: {decided.reason}.")
+        self._own_commands += 1
+        context = Context(
+            facts=self.core.facts,
+            call_id=f"own-{self._own_commands}",
+            files=self.core.store.files,
+            progress=progress,
+            granted=(*effects, Effect(kind=EffectKind.WRITE), Effect(kind=EffectKind.NETWORK)),
+        )
+        return await tool.run(args, context)
+
+    def change(self, *, settings: Settings | None = None, provider: Provider | None = None) -> None:
+        """Another effort, model or endpoint from the next run on.
+
+        Raises SessionError while a run is under way. The provider before is the caller's to close.
+        """
+        if self._task is not None:
+            raise SessionError("the model is at work: change it when it has stopped.")
+        self.settings, self.provider = settings or self.settings, provider or self.provider
 
     def answer(self, text: str) -> None:
         """Answer the model's oldest open question."""
@@ -512,6 +580,11 @@ class Session:
         self.core.undo.close()
         self.core.store.close()
         await self.provider.close()
+
+
+def as_parts(words: str | Sequence[Part]) -> tuple[Part, ...]:
+    """Words as parts of a message."""
+    return (TextPart(text=words),) if isinstance(words, str) else tuple(words)
 
 
 def what_to_load(settings: Settings) -> Options:

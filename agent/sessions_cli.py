@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .events import AnyEvent, AssistantMessage, SessionStarted, TextPart, ToolResult, UserMessage
-from .store import SUFFIX, SessionInUseError, Store, StoreError, find, new_session_id, read
+from .events import AnyEvent, AssistantMessage, TextPart, ToolResult, UserMessage
+from .store import SUFFIX, SessionInUseError, Store, StoreError, find, read
 
 
 def add_parser(commands: Any, name: str, line: str) -> None:
@@ -177,36 +177,11 @@ def _export(args: argparse.Namespace, folder: Path) -> int:
 
 
 def _fork(args: argparse.Namespace, folder: Path) -> int:
-    source = find(folder, args.session)
-    kept = list(_until(read(source), args.at))
-    fresh = new_session_id()
-    with Store.create(folder, fresh) as store:
-        for event in kept:
-            if isinstance(event, SessionStarted):
-                origin = source.name.removesuffix(SUFFIX)
-                event = event.model_copy(update={"session": fresh, "forked_from": origin})
-            store.append(event)
-    files = source.with_suffix(".files")
-    if files.is_dir():
-        shutil.copytree(files, folder / f"{fresh}.files", symlinks=True)
-    print(fresh)
+    from .fork import fork, until_step
+
+    events = read(find(folder, args.session))
+    print(fork(folder, args.session, until_step(events, args.at)))
     return 0
-
-
-def _until(events: list[AnyEvent], step: int | None) -> list[AnyEvent]:
-    """The log up to and with a step, its results included."""
-    if step is None:
-        return events
-    steps = [event for event in events if isinstance(event, AssistantMessage)]
-    if step not in {reply.step for reply in steps}:
-        raise StoreError(f"there is no step {step}: the session has steps 1 to {len(steps)}.")
-    later = [reply.seq for reply in steps if reply.step > step]
-    if not later:
-        return events
-    # What led to the next step (its request, the user's words before it) is not part of this one.
-    results = [e.seq for e in events if isinstance(e, ToolResult | AssistantMessage)]
-    last = max(seq for seq in results if seq < later[0])
-    return events[: last + 1]
 
 
 def _remove(args: argparse.Namespace, folder: Path) -> int:

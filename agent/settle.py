@@ -45,11 +45,13 @@ from .events import (
 )
 from .exits import Exit
 from .policy import CHANGES, decide, outside_scope
+from .providers.base import CallOutput
 from .scope import Scope
 from .undo import AFTER, OUTSIDE
 
 MOST_NAMED = 20
 """Paths named in a note to the model."""
+KEEP = "Stay within it; what is outside is asked again."
 NOBODY = "nobody is there to approve it (headless run)"
 
 
@@ -267,13 +269,20 @@ class Settler:
         if isinstance(item.args, FinishArguments) and self._step_failed():
             raise ToolError("Not finished: other calls of this step failed. Read their results.")
         if isinstance(item.args, ProposePlanArguments):
-            by = "user" if call.id in core.state.approvals else "rules"
-            core.append(ScopeGranted(scope=_scope(item.args), by=by))
+            approval = core.state.approvals.get(call.id)
+            edited = approval.scope if approval is not None else None
+            by = "user" if approval is not None else "rules"
+            core.append(ScopeGranted(scope=edited or _scope(item.args), by=by))
+            if edited is not None and edited != _scope(item.args):
+                return Result(
+                    f"The plan is approved with another scope: {edited.model_dump_json(exclude_defaults=True)}. {KEEP}"
+                )
         answer = core.state.answers.get(call.id)
         context = Context(
             facts=core.facts,
             call_id=call.id,
             files=core.store.files,
+            progress=lambda text: core.emit(CallOutput(call.id, text)),
             answer=answer.text if answer is not None else "",
             granted=item.effects,
         )

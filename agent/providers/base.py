@@ -71,7 +71,15 @@ class Notice:
     text: str
 
 
-Delta = ReasoningDelta | ContentDelta | CallDelta | Waiting | Notice
+@dataclass(frozen=True, slots=True)
+class CallOutput:
+    """Live output of a running call, from the loop: its result holds what counts."""
+
+    call_id: str
+    text: str
+
+
+Delta = ReasoningDelta | ContentDelta | CallDelta | Waiting | Notice | CallOutput
 
 
 @dataclass(frozen=True, slots=True)
