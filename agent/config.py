@@ -23,6 +23,9 @@ from .policy import Rule
 
 DEFAULT_BASE_URL = "https://api.moonshot.ai/v1"
 DEFAULT_MODEL = "kimi-k3"
+LOCAL = "local:"
+"""What a base URL begins with that is the folder of a checkpoint on this machine, run in this
+process; nothing more stands for the K3-nano that is shipped."""
 Effort = Literal["low", "high", "max"]
 M = TypeVar("M", bound=BaseModel)
 
@@ -180,7 +183,7 @@ def load_config(
     if not _is_endpoint(base_url):
         raise ConfigError(
             f"{without_secrets(base_url)!r} ({origin['base_url']}) is no endpoint: give the address up to /v1, "
-            "like http://127.0.0.1:8000/v1."
+            "like http://127.0.0.1:8000/v1, or local:FOLDER for a checkpoint on this machine."
         )
     effort = pick(
         "effort",
@@ -224,6 +227,8 @@ def load_config(
 
 
 def _is_endpoint(url: str) -> bool:
+    if url.startswith(LOCAL):
+        return True
     try:
         parts = urlsplit(url)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -14,7 +14,6 @@ from .config import LOCAL, Config, ConfigError, without_secrets
 from .events import Usage
 from .providers.base import Provider
 
-
 NANO = (
     "no endpoint and no key are set, so K3-nano does the work, a small model in this program that "
     "knows a few refactorings. For Kimi K3 set UNABRIDGED_API_KEY, or point to a server with "

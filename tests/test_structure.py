@@ -115,7 +115,7 @@ def allowed(source: str, target: str, lazy: bool) -> bool:
     if under(source, "agent"):
         if source == "agent.providers.embedded" and under(target, "model"):
             return lazy or under(target, "model.chat")
-        if source == "agent.profile" and target == "model.nano.profile":
+        if source in ("agent.profile", "agent.connect") and target == "model.nano.profile":
             return True
         return under(target, "agent", "tools", "model.chat")
     return False

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from ..events import Call, Usage
@@ -25,6 +28,62 @@ if TYPE_CHECKING:
     from ...model.engine import Engine
 
 
+MISSING = "running a model in this program needs torch: pip install 'unabridged[model]'"
+_NEEDED = ("torch", "safetensors", "tiktoken", "numpy")
+SUMS = "SHA256SUMS"
+"""In a checkpoint's folder, as `sha256sum` writes it: what the files must be."""
+
+
+class CheckpointProblem(Exception):  # noqa: N818 - one line for a person
+    """The checkpoint cannot be opened; the text names the file."""
+
+
+def missing() -> bool:
+    """Whether something is not installed that a model in this process needs."""
+    return any(find_spec(name) is None for name in _NEEDED)
+
+
+def open_checkpoint(folder: Path, name: str, *, endpoint: str) -> EmbeddedProvider:
+    """Load a checkpoint, with its states kept on disk. Raises CheckpointProblem."""
+    if not folder.is_dir():
+        raise CheckpointProblem(f"{folder}: no such folder: give one that holds a checkpoint.")
+    _check_sums(folder)
+    import torch
+
+    from ...model.checkpoint import CheckpointError
+    from ...model.engine import open_engine
+    from ...model.state_store import default_root
+
+    try:
+        # The arithmetic of a CPU in bfloat16 is a hundred times slower on many machines.
+        engine, tokenizer = open_engine(folder, dtype=torch.float32, states=default_root())
+    except (CheckpointError, ValueError, OSError) as error:
+        raise CheckpointProblem(str(error)) from error
+    return EmbeddedProvider(engine, tokenizer, name, endpoint=endpoint)
+
+
+def _check_sums(folder: Path) -> None:
+    """Raises CheckpointProblem for a file that is not what SHA256SUMS says."""
+    try:
+        lines = (folder / SUMS).read_text().splitlines()
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointProblem(f"{folder / SUMS} cannot be read: {error}") from error
+    for line in lines:
+        wanted, _, file = line.partition(" ")
+        path = folder / file.lstrip(" *")
+        try:
+            found = hashlib.sha256(path.read_bytes()).hexdigest()
+        except OSError as error:
+            raise CheckpointProblem(f"{path}: {error.strerror}: install it again.") from error
+        if found != wanted:
+            raise CheckpointProblem(
+                f"{path} was altered: its SHA-256 is {found}, and {SUMS} says {wanted}. Install it "
+                "again."
+            )
+
+
 class EmbeddedProvider:
     """Answers from an engine that somebody loaded. `close` closes it.
 
@@ -32,10 +91,13 @@ class EmbeddedProvider:
         engine: where the model runs.
         tokenizer: of the same model.
         name: what the model is called, such as `K3-nano`.
+        endpoint: how the settings name it.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, name: str) -> None:
-        self.endpoint = f"embedded {name}"
+    def __init__(
+        self, engine: Engine, tokenizer: Tokenizer, name: str, *, endpoint: str = ""
+    ) -> None:
+        self.endpoint = endpoint or f"embedded {name}"
         self.window = engine.window
         self._engine = engine
         self._tokenizer = tokenizer
