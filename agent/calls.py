@@ -62,7 +62,7 @@ def missing_exceptions(reply: AssistantMessage, events: Sequence[AnyEvent]) -> l
 def parse_arguments(text: str) -> dict[str, Any] | None:
     """The arguments if the text is a JSON object, else None. Never repaired."""
     try:
-        value: object = json.loads(text, parse_constant=_refuse)
+        value: object = _STRICT.decode(text)
     except (ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", value) if isinstance(value, dict) else None
@@ -71,7 +71,7 @@ def parse_arguments(text: str) -> dict[str, Any] | None:
 def malformed(text: str) -> str:
     """What is wrong with arguments that are not a JSON object: position and excerpt."""
     try:
-        json.loads(text, parse_constant=_refuse)
+        _STRICT.decode(text)
     except json.JSONDecodeError as error:
         around = text[max(error.pos - 30, 0) : error.pos + 30]
         return f"not valid JSON: {error.msg} at character {error.pos}, near {around!r}"
@@ -82,6 +82,9 @@ def malformed(text: str) -> str:
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse)
 
 
 def understand(call: Call, tools: Mapping[str, AnyTool]) -> tuple[AnyTool, Arguments]:

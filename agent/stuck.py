@@ -99,11 +99,10 @@ def circle(events: Sequence[AnyEvent]) -> Circle | None:
             how = "in a row" if period == 1 else "alternating with another step"
             return Circle(first, f"the same step {repeated} times {how}: {what}")
     tail = steps[-SAID_NOT_DONE:]
-    places = {place for step in tail for place in _places(step)}
     if (
         len(tail) == SAID_NOT_DONE
         and all(map(_only_looks, tail))
-        and len(places) <= SAID_NOT_DONE // 2
+        and len({place for step in tail for place in _places(step)}) <= SAID_NOT_DONE // 2
     ):
         reason = (
             f"{SAID_NOT_DONE} steps in a row said they would change something and only looked "

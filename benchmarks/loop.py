@@ -247,7 +247,8 @@ def floor(place: Place) -> list[str]:
 
 def ours(place: Place) -> list[str]:
     return ["unabridged", "run", TASK, "--repo", str(place.repo), "--base-url", place.url,
-            "--model", "kimi-k3", "--quiet", "--json", "--max-cost", "1000"]  # fmt: skip
+            "--model", "kimi-k3", "--window", "4000000", "--quiet", "--json",
+            "--max-cost", "1000"]  # fmt: skip
 
 
 def mini(place: Place) -> list[str]:
