@@ -146,15 +146,15 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
     except (XtmlError, TokenizerError) as error:
         raise RequestError(str(error)) from error
     room = window - len(prompt)
-    wanted = request.max_tokens or 1
-    if wanted > room:
+    if room < 1:
         raise RequestError(
-            f"the context window is {window:,} tokens; the prompt has {len(prompt):,}, and "
-            f"{wanted:,} more were asked for",
+            f"the context window is {window:,} tokens; the prompt has {len(prompt):,}, which leaves "
+            "no room for a reply",
             param="messages",
             code="context_length_exceeded",
         )
-    return prompt, request.max_tokens or room
+    # A client can only estimate how much a prompt leaves; the limit it gives is an upper one.
+    return prompt, min(request.max_tokens or room, room)
 
 
 class _Stops:
