@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -406,12 +406,31 @@ def short_conv(y: Tensor, weight: Tensor) -> Tensor:
     Returns:
         [T, C] in the dtype of `weight`.
     """
-    taps = weight.squeeze(1).mT  # [kernel, C]
-    T = len(y) - len(taps) + 1
-    out = y[:T] * taps[0]
-    for j in range(1, len(taps)):
-        out = torch.addcmul(out, y[j : j + T].to(out.dtype), taps[j])
-    return out
+    return _ShortConv.apply(y, weight.squeeze(1).mT)
+
+
+class _ShortConv(torch.autograd.Function):
+    """With its gradients by hand: autograd would fill a whole tensor for each tap's slice."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, taps: Tensor) -> Tensor:
+        ctx.save_for_backward(y, taps)
+        T = len(y) - len(taps) + 1
+        out = y[:T] * taps[0]
+        for j in range(1, len(taps)):
+            out.addcmul_(y[j : j + T].to(out.dtype), taps[j])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
+        (grad,) = grad_outputs
+        y, taps = ctx.saved_tensors
+        T = len(grad)
+        grad_y = grad.new_zeros(y.shape)
+        for j, tap in enumerate(taps):
+            grad_y[j : j + T].addcmul_(grad, tap)
+        grad_taps = [(y[j : j + T] * grad).sum(0) for j in range(len(taps))]
+        return grad_y.to(y.dtype), torch.stack(grad_taps)
 
 
 def l2_normalise(x: Tensor) -> Tensor:

@@ -252,6 +252,17 @@ def test_short_convolution_equals_torch_and_carries_its_tail() -> None:
     torch.testing.assert_close(torch.cat(halves), wanted)
 
 
+def test_gradients_of_the_short_convolution() -> None:
+    weight = torch.randn(6, 1, 4, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(9, 6, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(kda.short_conv, (y, weight))
+    half = y.detach().bfloat16().requires_grad_()
+    kda.short_conv(half, weight.float()).sum().backward()
+    assert half.grad is not None
+    wanted = torch.autograd.grad(kda.short_conv(y, weight).sum(), y)[0]
+    torch.testing.assert_close(half.grad.double(), wanted, rtol=0.02, atol=0.02)
+
+
 def test_decays_start_spread_over_time_scales(make_config: Any) -> None:
     torch.manual_seed(0)
     layer = kda.KimiDeltaAttention(make_config().text_config)
