@@ -15,16 +15,16 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from . import mxfp4
 from .config import K3Config
@@ -184,24 +184,26 @@ class Checkpoint:
     _places: dict[str, tuple[Shard, str]] = field(repr=False)
 
     @classmethod
-    def open(cls, folder: str | Path) -> Self:
+    def open(cls, folder: str | Path, prefix: str = "") -> Self:
         """Find and check the shards of a folder.
+
+        Args:
+            prefix: only tensors whose names begin so; of shards without any, nothing is read, and
+                they need not be there.
 
         Raises:
             CheckpointError: no checkpoint there, a shard missing, damaged, or at odds with the
                 index.
         """
         folder = Path(folder)
-        try:
-            index = (folder / INDEX).read_bytes()
-        except FileNotFoundError:
-            if not (folder / SINGLE).exists():
-                raise CheckpointError(f"{folder}: neither {INDEX} nor {SINGLE} is there") from None
-            index, wanted = None, {SINGLE: []}
-        except OSError as error:
-            raise CheckpointError(f"{folder / INDEX}: {error.strerror or error}") from None
-        else:
-            wanted = _parse_index(folder / INDEX, index)
+        wanted = {
+            file: chosen
+            for file, names in index_of(folder).items()
+            if (chosen := [name for name in names if canonical(name).startswith(prefix)])
+            or not names
+        }
+        if not wanted:
+            raise CheckpointError(f"{folder / INDEX}: no tensor begins with {prefix}")
         for file, names in wanted.items():
             if not (folder / file).exists():
                 also = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
@@ -215,11 +217,14 @@ class Checkpoint:
                 if name not in shard.tensors:
                     raise CheckpointError(f"{shard.path}: {name} is not in it, as {INDEX} says")
             for name in shard.tensors:
-                if _canonical(name) in places:
-                    other = places[_canonical(name)][0].path.name
+                if not canonical(name).startswith(prefix):
+                    continue
+                if canonical(name) in places:
+                    other = places[canonical(name)][0].path.name
                     raise CheckpointError(f"{shard.path}: {name} is in {other} too")
-                places[_canonical(name)] = (shard, name)
-        return cls(folder, shards, index, places)
+                places[canonical(name)] = (shard, name)
+        index = folder / INDEX
+        return cls(folder, shards, index.read_bytes() if index.exists() else None, places)
 
     @property
     def tensors(self) -> dict[str, Spec]:
@@ -257,7 +262,23 @@ class Checkpoint:
             raise MismatchError(self.folder, missing, extra, shape, dtype)
 
 
-def _canonical(name: str) -> str:
+def index_of(folder: Path) -> dict[str, list[str]]:
+    """Tensor names by file; of a single file without an index, none.
+
+    Raises:
+        CheckpointError: no checkpoint there, or the index is damaged.
+    """
+    try:
+        return _parse_index(folder / INDEX, (folder / INDEX).read_bytes())
+    except FileNotFoundError:
+        if not (folder / SINGLE).exists():
+            raise CheckpointError(f"{folder}: neither {INDEX} nor {SINGLE} is there") from None
+        return {SINGLE: []}
+    except OSError as error:
+        raise CheckpointError(f"{folder / INDEX}: {error.strerror or error}") from None
+
+
+def canonical(name: str) -> str:
     """Loaders accept two spellings of the backbone's prefix."""
     alias = "language_model.layers."
     return name.replace(alias, "language_model.model.layers.") if name.startswith(alias) else name
@@ -308,7 +329,6 @@ def expected_tensors(model: K3) -> dict[str, Spec]:
     return specs
 
 
-@torch.no_grad()
 def load(model: K3, checkpoint: Checkpoint) -> None:
     """Fill a model's weights, converting to its precision.
 
@@ -319,8 +339,13 @@ def load(model: K3, checkpoint: Checkpoint) -> None:
         CheckpointError: a tensor that cannot be used.
     """
     checkpoint.check(expected_tensors(model))
-    quantized = model.config.text_config.quantization_config is not None
-    for key, tensor in model.state_dict().items():
+    _fill(model.state_dict(), checkpoint, model.config)
+
+
+@torch.no_grad()
+def _fill(weights: Mapping[str, Tensor], checkpoint: Checkpoint, config: K3Config) -> None:
+    quantized = config.text_config.quantization_config is not None
+    for key, tensor in weights.items():
         stacked = _STACKED.fullmatch(key)
         if stacked is None:
             tensor.copy_(checkpoint.read(key))
@@ -362,7 +387,38 @@ def load_model(
     return model.eval()
 
 
-def _check_memory(model: K3, folder: Path) -> None:
+def load_part(
+    folder: str | Path,
+    name: str,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str = "cpu",
+) -> nn.Module:
+    """One module of a checkpoint, such as `language_model.model.layers.5`; nothing else is read.
+
+    Shards that hold nothing of it need not be there. One expert alone, or one tensor, is read by
+    `Checkpoint.open(folder, prefix).read(name)`: experts are stacked in the module.
+
+    Raises:
+        ConfigError, CheckpointError: as `load_model`; no such module.
+    """
+    config = K3Config.from_pretrained(folder)
+    with torch.device("meta"):
+        model = K3(config, dtype or getattr(torch, config.dtype))
+    try:
+        part = model.get_submodule(name)
+    except AttributeError:
+        raise CheckpointError(f"{folder}: its model has no part {name}") from None
+    checkpoint = Checkpoint.open(folder, f"{name}.")
+    expected = expected_tensors(model)
+    checkpoint.check({n: spec for n, spec in expected.items() if n.startswith(f"{name}.")})
+    if torch.device(device).type == "cpu":
+        _check_memory(part, checkpoint.folder)
+    part.to_empty(device=device)
+    _fill(part.state_dict(prefix=f"{name}."), checkpoint, config)
+    return part.eval()
+
+
+def _check_memory(model: nn.Module, folder: Path) -> None:
     """Say so before the kernel does, where the weights cannot fit."""
     needed = sum(tensor.nbytes for tensor in model.state_dict().values())
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -393,12 +449,12 @@ def save_model(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if like is None:
-            _write_shards(model.config, weights, folder, specs, shard_bytes)
+            write_shards(folder, specs, partial(_stored, model.config, weights), shard_bytes)
             model.config.save(folder)
             return
         like.check(specs)
         for shard in like.shards:
-            names = [_canonical(name) for name in shard.tensors]
+            names = [canonical(name) for name in shard.tensors]
             tensors = (_stored(model.config, weights, name) for name in names)
             _write_shard(folder / shard.path.name, shard.header, tensors)
         if like.index is not None:
@@ -423,14 +479,14 @@ def _stored(config: K3Config, weights: Mapping[str, Tensor], name: str) -> Tenso
     return scale if part == "_scale" else mxfp4.pack(codes)
 
 
-def _write_shards(
-    config: K3Config,
-    weights: Mapping[str, Tensor],
+def write_shards(
     folder: Path,
     specs: Mapping[str, Spec],
+    stored: Callable[[str], Tensor],
     shard_bytes: int,
+    progress: Callable[[str], object] = lambda _file: None,
 ) -> None:
-    """All tensors in order, cut into shards; one shard gets no index."""
+    """All tensors in order, each made when its turn comes, cut into shards; one gets no index."""
     shards: list[list[str]] = [[]]
     size = 0
     for name, spec in specs.items():
@@ -443,7 +499,8 @@ def _write_shards(
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         file = SINGLE if len(shards) == 1 else file
-        tensors = (_stored(config, weights, name) for name in names)
+        progress(file)
+        tensors = (stored(name) for name in names)
         _write_shard(folder / file, _header({name: specs[name] for name in names}), tensors)
         weight_map |= dict.fromkeys(names, file)
     if len(shards) > 1:

@@ -1,4 +1,4 @@
-"""`unabridged model audit|generate|chat|serve`: count a configuration, run a checkpoint."""
+"""`unabridged model ...`: count a configuration; inspect, convert and run a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .chat_cli import add_commands
+from .train_cli import add_command as add_train_command
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -41,6 +42,30 @@ def add_parser(
     )
     audit.set_defaults(run=_needing_torch(_audit))
 
+    inspect = commands.add_parser(
+        "inspect",
+        help="say what of a checkpoint is there, missing or damaged",
+        description="Look at every shard of a checkpoint. Exit code 1: a model cannot be loaded.",
+    )
+    inspect.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint")
+    inspect.add_argument(
+        "--no-scales", action="store_true", help="headers only: do not read scales"
+    )
+    inspect.add_argument("--json", action="store_true", help="print one JSON document")
+    inspect.set_defaults(run=_needing_torch(_inspect))
+
+    convert = commands.add_parser(
+        "convert",
+        help="pack a plain checkpoint as the release is packed",
+        description="Write a checkpoint anew with its routed experts as MXFP4.",
+    )
+    convert.add_argument("source", type=Path, metavar="SOURCE", help="folder of a plain checkpoint")
+    convert.add_argument("target", type=Path, metavar="TARGET", help="new or empty folder")
+    convert.add_argument(
+        "--shard-size", type=size, default=5_000_000_000, metavar="BYTES", help="(default: 5 GB)"
+    )
+    convert.set_defaults(run=_needing_torch(_convert))
+
     generate = commands.add_parser(
         "generate",
         help="continue a text",
@@ -64,6 +89,7 @@ def add_parser(
     generate.set_defaults(run=_needing_torch(_generate))
 
     add_commands(commands, _needing_torch)
+    add_train_command(commands, _needing_torch)
 
 
 def size(text: str) -> int:
@@ -104,6 +130,29 @@ def _audit(args: argparse.Namespace) -> int:
     counts = audit(config, args.memory)
     print(json.dumps(counts.to_dict(), indent=2) if args.json else report(counts))
     return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from .inspection import inspect, report
+
+    seen = inspect(args.path, not args.no_scales, _progress("looking at"))
+    print(json.dumps(seen.to_dict(), indent=2) if args.json else report(seen))
+    return 0 if seen.sound else 1
+
+
+def _convert(args: argparse.Namespace) -> int:
+    from .convert import convert
+
+    convert(args.source, args.target, args.shard_size, _progress("writing"))
+    print(f"{args.target}: written; its experts are MXFP4")
+    return 0
+
+
+def _progress(doing: str) -> Callable[[str], object]:
+    """A line on standard error for each shard, where somebody looks."""
+    if not sys.stderr.isatty():
+        return lambda _file: None
+    return lambda file: print(f"{doing} {file}", file=sys.stderr)
 
 
 def _generate(args: argparse.Namespace) -> int:
