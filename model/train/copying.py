@@ -70,6 +70,16 @@ class Names:
         return f"{folder}{rng.choice(('', '', '', 'test_'))}{stem}.py"
 
 
+def drill(rng: random.Random, tokenizer: Tokenizer) -> Sample:
+    """Random tokens, then the same again, once or more: nothing but looking back helps."""
+    period = rng.randint(8, 96)
+    times = rng.randint(2, max(2, 192 // period))
+    once = [rng.randrange(tokenizer.base_size) for _ in range(period)]
+    again = (times - 1) * period
+    exact = [(at, at + period) for at in range(period, times * period, period)]
+    return Sample(once * times, [0.0] * period + [1.0] * again, exact, "copy/drill")
+
+
 def repeat(rng: random.Random) -> list[Part]:
     """Names, then the same names again."""
     names = Names(rng).names(rng.randint(4, 20))
@@ -107,6 +117,7 @@ def replaced(rng: random.Random) -> list[Part]:
     some = Names(rng)
     old, new, *others = some.names(rng.randint(4, 8))
     code = [line for line in code_lines(some, 8, [old, *others]) if old in line]
+    code = code or [f"{old} = {others[0]}"]
     parts = [Part(f"{old} -> {new}\n" + "\n".join(code) + "\n\n")]
     for line in code:
         parts += [Part(line.replace(old, new), 1.0, exact=True), Part("\n", 1.0)]
@@ -164,8 +175,10 @@ def calls(rng: random.Random) -> list[dict[str, Any]]:
 _TEXTS: tuple[Callable[[random.Random], list[Part]], ...] = (repeat, recall, lines, replaced)
 
 
-def draw(rng: random.Random, tokenizer: Tokenizer) -> Sample:
-    """A sample of any kind."""
+def draw(rng: random.Random, tokenizer: Tokenizer, drills: float = 0.1) -> Sample:
+    """A sample of any kind; `drills` is the share of the plainest."""
+    if rng.random() < drills:
+        return drill(rng, tokenizer)
     which = rng.randrange(len(_TEXTS) + 2)
     if which < len(_TEXTS):
         kind = _TEXTS[which]

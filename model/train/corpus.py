@@ -15,7 +15,7 @@ from typing import Any
 from ..chat.tokenizer import Tokenizer
 from . import copying
 from .packing import Pack, Sample, fill, sample_of_session
-from .recipe import Recipe
+from .recipe import Phase, Recipe
 
 _TRIES = 1000
 
@@ -98,10 +98,10 @@ class Mixture:
         def draw() -> Sample:
             nonlocal copied, read
             if copied <= phase.copies * (copied + read) and phase.copies > 0:
-                sample = copying.draw(rng, self.tokenizer)
+                sample = copying.draw(rng, self.tokenizer, phase.drills)
                 copied += len(sample)
             else:
-                sample = self._session(rng, phase.longest)
+                sample = self._session(rng, phase)
                 read += len(sample)
             return sample
 
@@ -110,13 +110,15 @@ class Mixture:
             read = 1
         return fill(draw, phase.pack_tokens)
 
-    def _session(self, rng: random.Random, longest: int) -> Sample:
+    def _session(self, rng: random.Random, phase: Phase) -> Sample:
+        weight = self.recipe.context_weight
         for _ in range(_TRIES):
             session = self.sessions[rng.randrange(len(self.sessions))]
-            sample = sample_of_session(session, self.tokenizer, self.recipe.context_weight)
-            if len(sample) <= longest:
+            bare = rng.random() < phase.bare
+            sample = sample_of_session(session, self.tokenizer, weight, bare)
+            if len(sample) <= phase.longest:
                 return sample
-        raise CorpusError(f"of {_TRIES} sessions none has {longest} tokens or fewer")
+        raise CorpusError(f"of {_TRIES} sessions none has {phase.longest} tokens or fewer")
 
 
 def held_out(

@@ -96,7 +96,10 @@ def sample_of_parts(parts: Iterable[Part], tokenizer: Tokenizer, family: str) ->
 
 
 def sample_of_session(
-    session: Mapping[str, Any], tokenizer: Tokenizer, context_weight: float = 0.0
+    session: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    context_weight: float = 0.0,
+    bare: bool = False,
 ) -> Sample:
     """A conversation as the chat format renders it.
 
@@ -105,6 +108,9 @@ def sample_of_session(
             `tools`, `thinking` and `effort`.
         context_weight: the weight of what the model does not write itself, which is 1 for what
             it does. A little teaches copying: names come again in files and results too.
+        bare: leave out what is the same in every session: tools, system text and preamble. No
+            layer of K3 knows positions, so what is learnt without them holds with them, and they
+            are a third of a session.
 
     Returns:
         A sample whose exact ranges are the values of the arguments the model writes, each with
@@ -113,14 +119,27 @@ def sample_of_session(
     Raises:
         XtmlError: the conversation cannot be rendered.
     """
+    messages = session["messages"]
     segments = render(
-        session["messages"],
-        tools=session.get("tools"),
+        _without_the_fixed_part(messages) if bare else messages,
+        tools=None if bare else session.get("tools"),
         thinking=session.get("thinking", True),
         effort=session.get("effort"),
         generation_prefix=False,
     )
     return sample_of_segments(segments, tokenizer, str(session["family"]), context_weight)
+
+
+def _without_the_fixed_part(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    kept: list[Mapping[str, Any]] = []
+    for message in messages:
+        if message["role"] == "system":
+            continue
+        content = message.get("content")
+        if isinstance(content, str) and content.startswith("<preamble>"):
+            message = {**message, "content": content.partition("</preamble>\n")[2]}
+        kept.append(message)
+    return kept
 
 
 def sample_of_segments(

@@ -78,7 +78,8 @@ class Histogram:
     @property
     def excess(self) -> float:
         """How much more than its share the busiest expert got: 0.1 is 10 % more."""
-        return float(self.load.max() * len(self.load) / self.load.sum().clamp(min=1) - 1)
+        total = int(self.load.sum())
+        return int(self.load.max()) * len(self.load) / total - 1 if total else 0.0
 
 
 class QuantileBalancer:

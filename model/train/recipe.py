@@ -31,6 +31,10 @@ class Phase(_Strict):
     """Sessions of more tokens wait for a later phase."""
     copies: Fraction
     """Share of tokens that are pure copying; the rest are sessions."""
+    drills: Fraction = 0.1
+    """Share of the copying samples that are the plainest: random tokens, again."""
+    bare: Fraction = 0.0
+    """Share of sessions that are read without tools, system text and preamble."""
     qat: bool = False
 
 

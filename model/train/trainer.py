@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..checkpoint import Checkpoint, load, save_model
 from ..k3 import K3
 from . import muon
 from .corpus import Mixture
@@ -91,7 +92,6 @@ class Trainer:
         self.held_out = held_out
         self.checkpoint_every, self.evaluate_every = checkpoint_every, evaluate_every
         self.optimizers = muon.build(model, recipe.muon_lr, recipe.adam_lr, recipe.weight_decay)
-        self.balancer = QuantileBalancer(model)
         self.rank, self.world = 0, 1
         if dist.is_initialized():
             self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -102,6 +102,7 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         if (last := last_checkpoint(folder)) is not None:
             self._resume(last)
+        self.balancer = QuantileBalancer(model)  # starts from the biases that the model has
 
     # --- a step ----------------------------------------------------------------------------------
 
@@ -184,17 +185,19 @@ class Trainer:
         Ends early, after a checkpoint, when the process is told to stop (SIGINT, SIGTERM).
         """
         until = self.recipe.steps if until is None else min(until, self.recipe.steps)
+        saved = self.step
         with _stop_requested() as stop:
             while self.step < until and not stop:
-                entry: dict[str, Any] = self.train_step()
-                last = self.step == until or bool(stop)
-                yield self._log(entry)
-                if self.held_out and (last or self.step % self.evaluate_every == 0):
+                yield self._log(self.train_step())
+                if self.held_out and (self.step == until or self.step % self.evaluate_every == 0):
                     scores = evaluate(self.model, self.held_out)
                     judged = {family: score.to_dict() for family, score in scores.items()}
                     yield self._log({"step": self.step, "held_out": judged})
-                if last or self.step % self.checkpoint_every == 0:
+                if self.step % self.checkpoint_every == 0:
                     self.save()
+                    saved = self.step
+            if saved != self.step:
+                self.save()
 
     def _log(self, entry: dict[str, Any]) -> dict[str, Any]:
         if self.rank == 0:
@@ -241,6 +244,27 @@ class Trainer:
         except (RuntimeError, KeyError, ValueError, OSError) as error:
             raise TrainingError(f"{path}: cannot go on from this checkpoint: {error}") from None
         self.step, self.tokens = state["step"], state["tokens"]
+
+
+def export(model: K3, like: Path, folder: Path) -> None:
+    """Write a checkpoint folder that the engine opens, experts packed as MXFP4.
+
+    Args:
+        like: the folder whose tokenizer, and way of being asked, the model was trained with.
+    """
+    save_model(model, folder)
+    for name in ("tiktoken.model", "generation_config.json"):
+        if (like / name).is_file():
+            (folder / name).write_bytes((like / name).read_bytes())
+
+
+def warm_start(model: K3, folder: Path) -> None:
+    """Take over the weights of a checkpoint folder of the same shape.
+
+    Raises:
+        CheckpointError: naming what does not fit.
+    """
+    load(model, Checkpoint.open(folder))
 
 
 def weighted_loss(model: K3, pack: Pack) -> tuple[Tensor, float]:

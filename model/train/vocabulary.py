@@ -16,10 +16,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 SPACED = (
-    "def", "the", "and", "class", "from", "return", "import", "self", "else", "elif", "with",
-    "this", "that", "assert", "raise", "None", "True", "False", "call", "file", "test",
+    "role", "key", "type", "tool", "index", "and", "def", "path", "return", "self", "tests",
+    "file", "what", "call", "unittest", "import", "text", "more", "this", "data", "never",
+    "holds", "says", "files", "numbers", "above", "stands", "with", "mean", "lines", "pass",
+    "than", "occurrence", "repository", "things", "that", "finish", "user", "here", "task",
+    "whole", "agent", "only", "work", "instructions", "reach", "small", "coding", "asks",
+    "command", "output", "changing", "propose", "then", "follows", "when", "session", "began",
+    "Each", "exactly", "declares", "gives", "manifest", "Later", "changes", "yours", "others",
+    "results", "notes", "they", "outrank", "these", "frames", "instruction", "whatever", "bytes",
+    "ignores", "mentioned", "code", "matching", "first", "plus", "times", "value", "comes",
+    "most", "item", "False", "True", "None", "class", "from", "else", "elif", "assert", "raise",
+    "right", "values", "entries", "least", "items", "default", "within", "approved",
+    "occurrences", "Stay", "Where", "Now",
 )  # fmt: skip
-"""Words that may carry the space before them."""
+"""Words that may carry the space before them: of the chat format, of Python, of the harness."""
 
 # What a token may hold, in the terms of K3's own pre-tokeniser: letters of one word (upper case,
 # then lower), one digit, a run of blanks, line ends or marks. Underscores and slashes, which stand
