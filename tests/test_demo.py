@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from unabridged.evals.tasks.oracle import next_reply
+from unabridged.evals.tasks.task import Rename
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,3 +61,37 @@ def test_a_sample_that_cannot_be_repaired_fails_the_demo(tmp_path: Path) -> None
     assert done.returncode == 1
     assert "THE DEMO FAILED" in done.stdout
     assert "exit code" in done.stdout
+
+
+def nano_demo(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples/nano.py"), *words],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+
+
+def test_the_nano_demo_with_a_model_that_can(tmp_path: Path, serve_script: Any) -> None:
+    """The oracle in K3-nano's place shows that the demo can be passed."""
+
+    def policy(asked: Any) -> Any:
+        reply = next_reply(Rename("count_dry", "count_thirsty"), asked.messages)
+        calls = [{"name": name, "arguments": given} for name, given in reply.calls]
+        return {"reasoning": reply.reasoning, "calls": calls}
+
+    server = serve_script(policy)
+    done = nano_demo("--base-url", server.url, "--into", str(tmp_path / "new"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    at = 0
+    for stage in ("search count_dry", "plan approved by rules", "edit water.py", "exit 0",
+                  "+    dry = beds.count_thirsty(levels)", "\nOK\n", "It worked"):  # fmt: skip
+        assert stage in done.stdout[at:], f"{stage!r} is not said, or not in its place"
+        at = done.stdout.index(stage, at) + len(stage)
+
+
+def test_the_nano_demo_with_a_model_that_cannot(serve_script: Any) -> None:
+    finish = {"name": "finish", "arguments": {"status": "done", "summary": "Done."}}
+    server = serve_script(lambda _asked: {"calls": [finish]})
+    done = nano_demo("--base-url", server.url)
+    assert done.returncode == 1
+    assert "THE DEMO FAILED" in done.stdout
+    assert "the old name is still in" in done.stdout

@@ -14,6 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+PACKAGES = ("agent", "evals", "model", "tools")
 OFFLINE = ["--no-deps", "--no-build-isolation", "--no-index"]
 
 
@@ -46,8 +47,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, checkout: Pat
     assert {name.partition("/")[0].partition("-")[0] for name in names - inside} == {"unabridged"}
     assert all(".dist-info/" in name for name in names - inside)
     folders = {name.split("/")[1] for name in inside if name.count("/") > 1}
-    assert folders == {"agent", "model", "tools"}
-    packages = [checkout / name for name in ("agent", "model", "tools")]
+    assert folders == set(PACKAGES)
+    packages = [checkout / name for name in PACKAGES]
     modules = {p for package in packages for p in package.rglob("*.py")} | set(
         checkout.glob("*.py")
     )
