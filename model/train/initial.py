@@ -52,13 +52,17 @@ def initialise(model: K3) -> None:
                 nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
     backbone = model.language_model.model
     vectors = backbone.embed_tokens.weight
-    free = vectors.shape[1] // 4
+    width = vectors.shape[1]
+    free = width // 4
     nn.init.normal_(vectors)
     vectors[:, -free:] = 0
     said: Tensor | None = None
     for name, module in backbone.named_modules():
-        if name.endswith(_WRITERS) and len(module.weight) == vectors.shape[1]:
-            assert isinstance(module, nn.Linear)
+        if (
+            name.endswith(_WRITERS)
+            and isinstance(module, nn.Linear)
+            and module.out_features == width
+        ):
             module.weight[-free:] = 0
     for layer in backbone.layers:
         assert isinstance(layer, DecoderLayer)
