@@ -8,10 +8,10 @@ path of this machine is in them.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 
 from .base import Base, Segment, Store, Told
@@ -136,7 +136,7 @@ def load(
         tokens=_cost(messages),
         exact=counter.exact,
         files=len(whole) + len(now_whole),
-        size=sum(len(part.data) for part in whole) + loader.extra_size,
+        size=sum(part.size for part in whole) + loader.extra_size,
         outlined=tuple(left for left in selection.outlined if left.name not in now_whole),
         skipped=tuple(left for left in selection.skipped if left.name not in now_whole),
         stored=_shared(before, messages),
@@ -152,7 +152,7 @@ def _cost(messages: Iterable[Segment]) -> int:
 
 def _shared(before: Sequence[Segment], now: Sequence[Segment]) -> int:
     same = (a.text == b.text for a, b in zip(before, now, strict=False))
-    return sum(1 for _ in takewhile(bool, same))
+    return sum(1 for _ in itertools.takewhile(bool, same))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,21 +205,23 @@ class _Loader:
         kept = list(self._kept(previous, selection, stale)) if previous else []
         names = {piece.name for piece in kept}
         rest = [one for one in _order(selection, previous) if one not in names]
-        whole = [part for part in selection.parts.values() if part.level is Level.WHOLE]
+        parts = selection.parts
+        sizes = [part.size for part in parts.values() if part.level is Level.WHOLE]
         closing = manifest(
-            len(whole),
-            sum(len(part.data) for part in whole),
+            len(sizes),
+            sum(sizes),
             selection.outlined,
             selection.skipped,
             lambda text: self._counts.text(text) <= self._reserve,
         )
-        files = [*kept, *(_piece(selection.parts[name]) for name in rest)]
+        frozen = {piece.name: piece.told for piece in kept if piece.told}
+        frozen |= {name: Told(parts[name].level, parts[name].identity) for name in rest}
+        files = itertools.chain(kept, (_release(parts, name) for name in rest))
         # The manifest stands alone: where the files end, a state can be kept and found again.
         segments = (
-            *_cut([self._piece(PREAMBLE), *files], self._limit),
+            *_cut(itertools.chain([self._piece(PREAMBLE)], files), self._limit),
             _segment([self._piece(closing)]),
         )
-        frozen = {piece.name: piece.told for piece in files if piece.told}
         base = Base(segments, (), frozen, frozen, _left(selection))
         pieces = self._differences(base, selection, Store(None))
         if pieces:
@@ -262,19 +264,19 @@ class _Loader:
 
     def extend(self, base: Base, store: Store) -> tuple[Base, Selection] | None:
         """`base` with the differences since; None when it should be built anew."""
-        levels = {name: told.level for name, told in base.told.items()}
-        levels |= {name: Level.NAME for name, why in base.left.items() if why.startswith(NO_ROOM)}
+        named = {name for name, why in base.left.items() if _no_room(why)}
+        told = {**base.told, **dict.fromkeys(named, Told(Level.NAME, ""))}
         room = int(self._window * GROWN_SHARE) - _cost(base.messages)
         try:
             budget = Budget(room, room)
             selection = select(
-                self._root, self._options, budget, self._counts, levels, stop=self._stop
+                self._root, self._options, budget, self._counts, told, stop=self._stop
             )
         except ContextError:
             return None
         demoted = {name for name, why in selection.skipped if _no_room(why)}
         demoted |= {name for name, why in selection.outlined if why != AS_ASKED}
-        if any(name not in levels for name in demoted):
+        if any(name not in told for name in demoted):
             return None  # a new file lacks room: everything is weighed anew
         pieces = self._differences(base, selection, store)
         if not pieces:
@@ -285,8 +287,8 @@ class _Loader:
         grown = sum(segment.tokens for segment in appended)
         if _cost(news) > room or grown > _REBUILD_SHARE * frozen:
             return None
-        told = _told(selection)
-        return replace(base, appended=appended, told=told, left=_left(selection)), selection
+        base = replace(base, appended=appended, told=_told(selection), left=_left(selection))
+        return base, selection
 
     def named(
         self, base: Base, selection: Selection, patterns: Sequence[str]
@@ -308,7 +310,7 @@ class _Loader:
         messages = tuple(_cut([self._piece(NAMED), *map(_piece, parts)], self._limit))
         if _cost(base.messages) + _cost(messages) > self._window * GROWN_SHARE:
             return None
-        self.extra_size = sum(len(part.data) for part in parts)
+        self.extra_size = sum(part.size for part in parts)
         return messages
 
     def _differences(self, base: Base, selection: Selection, store: Store) -> list[_Piece]:
@@ -349,6 +351,13 @@ def _piece(part: Part) -> _Piece:
     return _Piece(part.text, part.tokens, files, part.name, told)
 
 
+def _release(parts: dict[str, Part], name: str) -> _Piece:
+    """The piece of a part, whose content it holds from here on."""
+    piece = _piece(parts[name])
+    parts[name] = parts[name].released
+    return piece
+
+
 def _no_room(reason: str) -> bool:
     return reason.startswith(NO_ROOM)
 
@@ -374,7 +383,7 @@ def _order(selection: Selection, previous: Base | None) -> list[str]:
     def rate_per_byte(name: str) -> float:
         told = Told(parts[name].level, parts[name].identity)
         changed_since = previous.frozen.get(name) != told
-        return (history.rate.get(name, 0.0) + changed_since) / (len(parts[name].data) + 1)
+        return (history.rate.get(name, 0.0) + changed_since) / (parts[name].size + 1)
 
     return sorted(parts, key=lambda name: (rate_per_byte(name), name))
 

@@ -15,6 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from . import kinds
+from .base import Told
 from .errors import ContextError, Stop, check, never
 from .history import History, read_history
 from .outline import outline
@@ -63,6 +64,10 @@ class Part:
     level: Level
     digest: str
     """SHA-256 of the file's bytes."""
+    identity: str
+    """SHA-256 of what the model is given of it."""
+    size: int
+    """Bytes of the file."""
     data: bytes
     outline: str
     """Its outline, where `level` says so."""
@@ -70,11 +75,9 @@ class Part:
     """Of `text`."""
 
     @property
-    def identity(self) -> str:
-        """SHA-256 of what the model is given of it."""
-        if self.level is Level.WHOLE:
-            return self.digest
-        return sha256(self.outline.encode()).hexdigest()
+    def released(self) -> Part:
+        """The same without its content, once nobody needs it: a repository is large."""
+        return replace(self, data=b"", outline="")
 
     @property
     def key(self) -> bytes:
@@ -110,12 +113,13 @@ def select(
     options: Options,
     budget: Budget,
     counts: Counts,
-    told: Mapping[str, Level] | None = None,
+    told: Mapping[str, Told] | None = None,
     stop: Stop = never,
 ) -> Selection:
     """Choose what of the files below `root` fits.
 
-    `told` are levels the model already has files at: they stay, and `budget` is for the others.
+    `told` is what the model already has: levels stay, `budget` is for the others, and the content
+    of what has not changed since is not kept.
     Raises ContextError when there is nothing to load, or what must be whole does not fit.
     """
     listing = walk(
@@ -128,8 +132,10 @@ def select(
     if not listing.files and not listing.left:
         raise ContextError(f"{root}: there are no files here, nothing to run on.")
     selection = Selection(skipped=list(listing.left), history=read_history(root, stop))
-    candidates = consider(listing.files, options, selection, told or {}, stop)
-    _settle(root, in_order_of_room(candidates), budget, options, counts, selection, stop)
+    told = told or {}
+    levels = {name: one.level for name, one in told.items()}
+    candidates = in_order_of_room(consider(listing.files, options, selection, levels, stop))
+    _settle(root, candidates, budget, options, counts, told, selection, stop)
     short = [left for left in selection.skipped if left.reason.startswith(NO_ROOM)]
     short += [left for left in selection.outlined if left.reason != AS_ASKED]
     if options.require_full and short:
@@ -192,6 +198,7 @@ def _settle(
     budget: Budget,
     options: Options,
     counts: Counts,
+    told: Mapping[str, Told],
     selection: Selection,
     stop: Stop,
 ) -> None:
@@ -202,7 +209,7 @@ def _settle(
     def read(job: tuple[str, Level]) -> Part | str:
         name, level = job
         whole = known.get((name, Level.WHOLE))
-        data = whole.data if whole else _read(root, name, wanted)
+        data = whole.data if whole and whole.data else _read(root, name, wanted)
         return data if isinstance(data, str) else make_part(name, level, data)
 
     while True:
@@ -227,7 +234,9 @@ def _settle(
                 selection.skipped.append(Left(job[0], result))
                 gone.add(job[0])
             else:
-                known[job] = replace(result, tokens=result.count(counts))
+                part = replace(result, tokens=result.count(counts))
+                same = told.get(part.name) == Told(part.level, part.identity)
+                known[job] = part.released if same else part
         ordered = [one for one in ordered if one.name not in gone]
         for one in ordered:
             if (one.name, Level.WHOLE) in known:
@@ -284,8 +293,10 @@ def make_part(name: str, level: Level, data: bytes) -> Part:
     """A file at a level, its tokens not yet counted."""
     digest = sha256(data).hexdigest()
     if level is Level.WHOLE:
-        return Part(name, level, digest, data, "", 0)
-    return Part(name, level, digest, b"", outline(name, decode(data)[0]), 0)
+        return Part(name, level, digest, digest, len(data), data, "", 0)
+    text = outline(name, decode(data)[0])
+    identity = sha256(text.encode()).hexdigest()
+    return Part(name, level, digest, identity, len(data), b"", text, 0)
 
 
 def _count(parts: Sequence[Part], counts: Counts, stop: Stop) -> None:
