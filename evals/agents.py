@@ -85,7 +85,7 @@ def served(folder: Path, log: Path) -> Generator[Agent]:
     port = _free_port()
     command = [
         sys.executable, "-m", "unabridged", "model", "serve", "--weights", str(folder.resolve()),
-        "--name", NANO, "--port", str(port), "--no-states",
+        "--name", NANO, "--port", str(port), "--no-states", "--dtype", "float32",
     ]  # fmt: skip
     url = f"http://127.0.0.1:{port}/v1"
     with log.open("wb") as out:

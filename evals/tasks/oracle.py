@@ -6,8 +6,9 @@ It looks only at its conversation (the messages of the request) and at what the 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,25 +75,41 @@ class Hits:
 
 def next_reply(goal: Goal, messages: Sequence[Mapping[str, Any]]) -> Reply:
     """The reply to a conversation that ends with the user's words or a tool's result."""
-    steps = [m for m in messages if m["role"] == "assistant"]
     if isinstance(goal, Outside):
         return Reply("None of the things I can do.", (_blocked(_SKILLS),))
-    if not steps:
+    done = list(_done(messages))
+    if not done:
         return Reply(*_look(goal))
-    done = [call["function"]["name"] for step in steps for call in step["tool_calls"]]
-    results = [str(m["content"]) for m in messages if m["role"] == "tool"]
-    hits = Hits.read(results[0])
-    match done[-1]:
+    (last, given), result = done[-1]
+    looked = _look(goal)[1][0]
+    if last == "search" and given != looked[1]:
+        return Reply("That is not the name. Again.", (looked,))
+    hits = Hits.read(next(text for call, text in done if call == looked))
+    answer = next((text for call, text in done if call[0] == "ask_user"), "")
+    match last:
         case "search":
             return _after_search(goal, hits)
         case "ask_user":
-            return _act(goal, hits, results[-1])
+            return _act(goal, hits, result)
         case "propose_plan":
             return Reply("The plan stands.", tuple(_edits(goal, hits, "")))
         case "edit":
+            made = [call for call, text in done if text.startswith("Replaced ")]
+            left = [call for call in _edits(goal, hits, answer) if call not in made]
+            if left:
+                return Reply("That failed. Again, word for word.", tuple(left))
             return Reply("Edited. Now the tests.", (("shell", {"command": TESTS}),))
         case _:
-            return _after_tests(goal, results[-1])
+            return _after_tests(goal, result)
+
+
+def _done(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Call, str]]:
+    """Every call with its result, in order."""
+    results = {m["tool_call_id"]: str(m["content"]) for m in messages if m["role"] == "tool"}
+    for message in messages:
+        for call in message.get("tool_calls", ()) if message["role"] == "assistant" else ():
+            function = call["function"]
+            yield (function["name"], json.loads(function["arguments"])), results[call["id"]]
 
 
 # --- look ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -34,6 +34,7 @@ from ...evals.tasks.families import make_task
 from ...evals.tasks.names import Split
 from ...evals.tasks.oracle import next_reply
 from ...evals.tasks.repository import Size
+from ...evals.tasks.slips import slip
 from ...evals.tasks.task import TESTS, Family, Task
 from ...tools.base import Context, Result
 from ...tools.registry import default_tools
@@ -64,6 +65,8 @@ class Order:
     first: int
     """The first seed."""
     count: int
+    slips: float = 0.0
+    """Share of sessions in which a name is copied wrongly once, and then put right."""
 
 
 def family_of(seed: int) -> Family:
@@ -76,7 +79,7 @@ def sessions(order: Order, workers: int = 1) -> Iterator[dict[str, Any]]:
     """Make sessions in the order of their seeds, with several processes."""
     seeds = range(order.first, order.first + order.count)
     parts = [
-        Order(order.split, order.size, seeds[at], min(_CHUNK, len(seeds) - at))
+        replace(order, first=seeds[at], count=min(_CHUNK, len(seeds) - at))
         for at in range(0, len(seeds), _CHUNK)
     ]
     if workers == 1:
@@ -96,7 +99,7 @@ def _some(order: Order) -> list[dict[str, Any]]:
         for seed in range(order.first, order.first + order.count):
             task = make_task(family_of(seed), seed, order.split, order.size)
             try:
-                made.append(asyncio.run(session_of(task, folder, tests)))
+                made.append(asyncio.run(session_of(task, folder, tests, order.slips)))
             except UnsolvedError as error:
                 # A long run goes on without it; the tests of this repository do not.
                 sys.stderr.write(f"left out: {error}\n")
@@ -143,8 +146,11 @@ class Tests(Shell):
         self._server.communicate()
 
 
-async def session_of(task: Task, folder: Path, shell: Shell) -> dict[str, Any]:
+async def session_of(task: Task, folder: Path, shell: Shell, slips: float = 0.0) -> dict[str, Any]:
     """Solve one task in a folder below `folder`, with `shell` as the session's shell.
+
+    `slips` of the record are the places of messages that are not to be learnt: a call in them
+    names something wrongly, and the harness says so.
 
     Raises UnsolvedError when the run or the files do not end as the task says.
     """
@@ -152,8 +158,19 @@ async def session_of(task: Task, folder: Path, shell: Shell) -> dict[str, Any]:
     repo = place / "repo"
     write_files(repo, task.files)
 
+    rng = random.Random(f"slips {task.id}")
+    left_to_slip = int(rng.random() < slips)
+    slipped: list[int] = []
+
     def policy(asked: Asked) -> Turn:
         reply = next_reply(task.goal, asked.messages)
+        wrong = None
+        if left_to_slip > len(slipped) and rng.random() < 0.5:
+            seen = "\n".join(str(message["content"]) for message in asked.messages)
+            wrong = slip(rng, reply, seen)
+        if wrong is not None:
+            slipped.append(len(asked.messages))
+            reply = wrong
         calls = tuple(ScriptedCall(name=name, arguments=given) for name, given in reply.calls)
         return Turn(reasoning=reply.reasoning, calls=calls)
 
@@ -187,6 +204,7 @@ async def session_of(task: Task, folder: Path, shell: Shell) -> dict[str, Any]:
         "size": task.size,
         "injected": task.injected,
         "pack_tokens": tokens,
+        "slips": [place for place in slipped if place < last],
         "messages": messages[:last],
         "tools": tools,
         "thinking": True,
@@ -234,10 +252,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--slips", type=float, default=0.0, metavar="SHARE")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     options = parser.parse_args(arguments)
     order = Order(
-        cast("Split", options.split), cast("Size", options.size), options.first, options.count
+        cast("Split", options.split),
+        cast("Size", options.size),
+        options.first,
+        options.count,
+        options.slips,
     )
     with options.out.open("ab") as out:
         for session in sessions(order, options.workers):

@@ -138,5 +138,23 @@ def test_several_processes_give_the_same_sessions_in_the_same_order() -> None:
     assert list(map(plain, data.sessions(order, 2))) == list(map(plain, data.sessions(order)))
 
 
+def test_slips_are_named_by_the_harness_and_put_right() -> None:
+    """A session with a slip ends as one without; the slip itself is marked, not to be learnt."""
+    found: dict[str, int] = {}
+    for session in data.sessions(data.Order("train", "small", 20_000, 40, slips=1.0)):
+        for place in session["slips"]:
+            messages = session["messages"]
+            calls = messages[place]["tool_calls"]
+            results = [m["content"] for m in messages[place + 1 : place + 1 + len(calls)]]
+            wrong = [t for t in results if not t.startswith(("Replaced", "1 matching", "2 match"))]
+            assert len(wrong) == 1, results
+            assert "Again" in messages[place + 1 + len(calls)]["reasoning_content"]
+            tool = calls[0]["function"]["name"]
+            found[tool] = found.get(tool, 0) + 1
+    assert found["search"] > 3
+    assert found["edit"] > 3
+    assert not any(s["slips"] for s in data.sessions(data.Order("train", "small", 20_000, 3)))
+
+
 def test_tests_are_run_with_the_command_that_is_allowed() -> None:
     assert f"execute:{TESTS}" in data.ALLOWED
