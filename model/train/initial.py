@@ -9,7 +9,8 @@ budget finds it never. So the weights begin with it:
 - The other half read the token itself, with values from the token before. What they say goes to
   a quarter of the width that token vectors leave empty.
 - MLA reads its shared key from that quarter and makes its query of the token itself, so that each
-  head finds all places that followed the same token, at any distance.
+  head finds all places that followed the same token, at any distance. The head of the model reads
+  what the first MLA layer writes of the token found there.
 
 Nothing is tied or fixed: training may move all of it, and has to learn what to do with what is
 found. All other matrices start at random with variance 1 / inputs.
@@ -31,6 +32,10 @@ SLOWEST, FASTEST = 5e-4, 0.25
 """Log-decays a step, in magnitude: a memory of 2,000 tokens to one of 4."""
 SHARPNESS = 10.0
 """Scale of the query with which MLA looks for the token before."""
+LOUDNESS = 3.0
+"""Scale of what MLA writes: the token it found has to be heard beside the token itself."""
+ROW = 0.5
+"""Length of the head's row of each token."""
 
 _WRITERS = ("o_proj", "down_proj", "routed_expert_up_proj")
 """What a layer writes with; `routed_expert_down_proj` reads."""
@@ -57,6 +62,7 @@ def initialise(model: K3) -> None:
     nn.init.normal_(vectors)
     vectors[:, -free:] = 0
     said: Tensor | None = None
+    finder: GatedMLA | None = None
     for name, module in backbone.named_modules():
         if (
             name.endswith(_WRITERS)
@@ -73,6 +79,10 @@ def initialise(model: K3) -> None:
             said = code if first else said
         elif said is not None:
             _find(mixer, said, free)
+            if finder is None:
+                finder = mixer
+    if finder is not None:
+        _say(model, finder)
 
 
 def _look_back(layer: KimiDeltaAttention, free: int) -> Tensor:
@@ -103,6 +113,17 @@ def _look_back(layer: KimiDeltaAttention, free: int) -> Tensor:
     return reading @ values
 
 
+def _say(model: K3, finder: GatedMLA) -> None:
+    """Let the head read what an MLA layer writes when it looks at a token."""
+    latent = finder.kv_a_proj_with_mqa.weight[: finder.latent]
+    expand = finder.kv_b_proj.weight.view(finder.heads, -1, finder.latent)
+    values = expand[:, finder.nope :].flatten(0, 1)  # [heads value, latent]
+    written = finder.o_proj.weight @ values @ latent  # [hidden, hidden]
+    rows = model.language_model.model.embed_tokens.weight @ written.mT
+    rows *= ROW / rows.norm(dim=1, keepdim=True)
+    model.language_model.lm_head.weight.copy_(rows)
+
+
 def _find(layer: GatedMLA, said: Tensor, free: int) -> None:
     """Start values of an MLA layer; see the module's text."""
     width = min(layer.shared, free)
@@ -111,4 +132,5 @@ def _find(layer: GatedMLA, said: Tensor, free: int) -> None:
     key[:width, key.shape[1] - free : key.shape[1] - free + width] = torch.eye(width)
     query = layer.q_b_proj.weight.view(layer.heads, -1, layer.q_b_proj.in_features)
     made = said[:width] @ torch.linalg.pinv(layer.q_a_proj.weight)  # [width, q_lora_rank]
+    layer.o_proj.weight.mul_(LOUDNESS)
     query[:, layer.nope : layer.nope + width] = SHARPNESS * made / made.norm(dim=1, keepdim=True)

@@ -1,0 +1,79 @@
+"""The weights that training starts from already copy, a little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from unabridged.model.k3 import K3, DecoderLayer
+from unabridged.model.kda import KimiDeltaAttention
+from unabridged.model.mla import GatedMLA
+from unabridged.model.train.initial import FASTEST, SLOWEST, initialise
+
+WIDE = {
+    "hidden_size": 128, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 32, "v_head_dim": 48,
+    "linear_attn_config": {
+        "num_heads": 4, "head_dim": 32, "full_attn_layers": [2, 4], "kda_layers": [1, 3],
+    },
+}  # fmt: skip
+"""Wide enough that random vectors are nearly at right angles."""
+
+
+def attention(layer: GatedMLA, x: Tensor) -> Tensor:
+    """The softmax of the layer, [heads, T, T], from its definition."""
+    T = len(x)
+    q = layer.q_b_proj(layer.q_a_layernorm(layer.q_a_proj(x))).view(T, layer.heads, -1)
+    c, shared = layer.kv_a_proj_with_mqa(x).split([layer.latent, layer.shared], -1)
+    own = layer.kv_b_proj(layer.kv_a_layernorm(c)).view(T, layer.heads, -1)[..., : layer.nope]
+    k = torch.cat([own, shared[:, None].expand(-1, layer.heads, -1)], -1)
+    scores = torch.einsum("qhd,khd->hqk", q, k) * layer.scale
+    ahead = torch.ones(T, T, dtype=torch.bool).triu(1)
+    return scores.masked_fill(ahead, -torch.inf).softmax(-1)
+
+
+@torch.no_grad()
+def test_the_first_mla_layer_looks_at_what_followed_the_same_token(
+    tiny_model: Callable[..., K3],
+) -> None:
+    model = tiny_model(**WIDE)
+    initialise(model)
+    once = torch.randperm(500, generator=torch.Generator().manual_seed(0))[:60]
+    seen: list[Tensor] = []
+    layer = model.language_model.model.layers[1]
+    assert isinstance(layer, DecoderLayer)
+    assert isinstance(layer.self_attn, GatedMLA)
+    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    model.hidden(torch.cat([once, once]), [120])
+    weights = attention(layer.self_attn, seen[0])
+    at = torch.arange(60, 119)
+    assert weights[:, at, at - 59].mean() > 0.15  # of about 90 places, by chance 0.01
+    assert (weights[:, at].argmax(-1) == at - 59).float().mean() > 0.3
+
+
+@torch.no_grad()
+def test_it_says_what_it_found_more_often_than_chance(tiny_model: Callable[..., K3]) -> None:
+    model = tiny_model(**WIDE)
+    initialise(model)
+    right = total = 0
+    for seed in range(8):
+        once = torch.randperm(500, generator=torch.Generator().manual_seed(seed))[:30]
+        choice = model(torch.cat([once, once])).argmax(-1)
+        right += int((choice[30:-1] == once[1:]).sum())
+        total += 29
+    assert right / total > 0.03  # by chance 0.002
+
+
+def test_decays_are_spread_over_time_scales(tiny_model: Callable[..., K3]) -> None:
+    model = tiny_model(**WIDE)
+    initialise(model)
+    layer = model.language_model.model.layers[0]
+    assert isinstance(layer, DecoderLayer)
+    assert isinstance(layer.self_attn, KimiDeltaAttention)
+    finding = layer.self_attn.dt_bias.detach().view(4, 32)[0::2]
+    decay = 5 * torch.sigmoid(finding)
+    assert decay.min() < 4 * SLOWEST
+    assert decay.max() > FASTEST / 4
+    assert decay.max() < FASTEST
