@@ -48,6 +48,8 @@ class ModelSection(Section):
     effort: Effort | None = None
     window: int | None = Field(default=None, ge=4096)
     dialect: str | None = None
+    vocabulary: Path | None = None
+    """The model's `tiktoken.model`, to count tokens exactly."""
 
 
 class PriceSection(Section):
@@ -100,6 +102,7 @@ class Config:
     effort: Effort = "max"
     window: int | None = None
     dialect: str | None = None
+    vocabulary: Path | None = None
     load_limit: float = 1.0
     prices: Mapping[str, PriceSection] = field(default_factory=dict[str, PriceSection])
     limits: Limits = field(default_factory=Limits)
@@ -206,6 +209,7 @@ def load_config(
         effort=effort,
         window=pick("window", (flags.window, "flag"), (mine.model.window, str(user))),
         dialect=pick("dialect", (mine.model.dialect, str(user))),
+        vocabulary=_beside(user, mine.model.vocabulary),
         load_limit=mine.money.load_limit,
         prices=mine.money.prices,
         limits=Limits.model_validate(
@@ -250,6 +254,11 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
         rule: tuple[Rule, ...] = ()
 
     return _owned(_read(path, RulesFile).rule, path)
+
+
+def _beside(file: Path, path: Path | None) -> Path | None:
+    """A path of a settings file: `~` is the user's home, and it is relative to the file."""
+    return None if path is None else file.parent / path.expanduser()
 
 
 def _narrowest(project: float | None, own: float | None) -> float | None:

@@ -9,12 +9,15 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .context.load import ContextError, Exact, Left, Load, load
+from .context.load import ContextError, Left, Load, load
 from .context.manifest import section
 from .context.pack import quote
-from .context_options import add_options, read_options
+from .context_options import add_options, counter, read_options
+
+if TYPE_CHECKING:
+    from .config import Config
 
 DEFAULT_WINDOW = 1_048_576
 _PLAN_DEPTH = 2
@@ -43,7 +46,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--repo", type=Path, metavar="PATH", help="the same")
     add("--json", action="store_true", help="print one JSON document")
     add("--window", type=int, metavar="N", help="context window in tokens (default: the model's)")
-    add("--vocabulary", type=Path, metavar="FILE", help="tiktoken.model to count exactly with")
     add_options(parser)
 
 
@@ -95,9 +97,10 @@ def tree_command(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
     from .config import cache_folder
 
+    config = _config()
     given: Path | None = args.path or args.repo
     root = (given or _work_tree()).resolve()
-    window = args.window or _configured_window()
+    window = args.window or config.window or DEFAULT_WINDOW
     loaded = load(
         root,
         window=window,
@@ -105,7 +108,7 @@ def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
         rebuild=args.rebuild,
         cache=cache_folder(),
         keep=False,
-        counter=Exact(args.vocabulary) if args.vocabulary else None,
+        counter=counter(args, config),
     )
     return root, window, loaded
 
@@ -115,24 +118,20 @@ def _work_tree() -> Path:
     return next((path for path in (here, *here.parents) if (path / ".git").exists()), here)
 
 
-def _configured_window() -> int:
+def _config() -> Config:
     from .config import ConfigError, Flags, load_config
 
     try:
-        return load_config(Flags()).window or DEFAULT_WINDOW
+        return load_config(Flags())
     except ConfigError as error:
         raise ContextError(str(error)) from error
 
 
 def _price(loaded: Load) -> tuple[str, float, float] | None:
     """Model, US dollars of a first request that finds nothing cached, and of one that finds all."""
-    from .config import ConfigError, Flags, load_config
     from .prices import rates
 
-    try:
-        config = load_config(Flags())
-    except ConfigError as error:
-        raise ContextError(str(error)) from error
+    config = _config()
     known = rates(config.model, config.prices)
     if known is None:
         return None

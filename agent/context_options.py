@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .config import Config
     from .context.selection import Options
+    from .context.tokens import Counter
 
 _PATTERNS = {
     "include": "load files that the rules leave out: ignored, generated, vendored, locks",
@@ -31,6 +35,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--require-full", action="store_true", help="fail if anything does not fit whole"
     )
+    group.add_argument(
+        "--vocabulary", type=Path, metavar="FILE", help="tiktoken.model to count exactly with"
+    )
     group.add_argument("--submodules", action="store_true", help="load submodules as folders")
     group.add_argument(
         "--rebuild", action="store_true",
@@ -49,5 +56,33 @@ def read_options(args: argparse.Namespace) -> Options:
 
 def given(args: argparse.Namespace) -> list[str]:
     """The options that were used, as they are spelled."""
-    names = [*_PATTERNS, "require_full", "submodules", "rebuild"]
+    names = [*_PATTERNS, "require_full", "vocabulary", "submodules", "rebuild"]
     return [f"--{name.replace('_', '-')}" for name in names if getattr(args, name, None)]
+
+
+def counter(args: argparse.Namespace, config: Config) -> Counter | None:
+    """What counts exactly, where a vocabulary is given. Raises ContextError."""
+    vocabulary: Path | None = getattr(args, "vocabulary", None) or config.vocabulary
+    if vocabulary is None:
+        return None
+    from .context.tokens import Exact
+
+    return Exact(vocabulary)
+
+
+_WORD = re.compile(r"[\w.@+~-]+(?:/[\w.@+~-]+)*")
+
+
+def mentioned(text: str, root: Path) -> list[str]:
+    """Patterns of the files of a repository that a task names by their paths."""
+    found = _WORD.findall(text)
+    words = {*found, *(word.rstrip(".") for word in found)} - {""}
+    inside = (word for word in words if ".." not in word.split("/") and word[0] != "~")
+    return sorted(f"/{word}" for word in inside if _is_file(root / word))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file() and not path.is_symlink()
+    except OSError:
+        return False

@@ -22,7 +22,7 @@ from .config import (
     load_rules,
     without_secrets,
 )
-from .context_options import add_options, given, read_options
+from .context_options import add_options, counter, given, mentioned, read_options
 from .events import ImagePart, Part, RunStarted, SessionStarted, TextPart
 from .policy import Mode, Rule, parse_allow
 
@@ -200,6 +200,9 @@ def run_command(args: argparse.Namespace) -> int:
         _note(args, f"{name} changed since it was trusted and is not followed: `unabridged trust`.")
     config = _with_model(args, load_config(_flags(args), project=trusted.settings))
     settings = _settings(args, config, instructions=trusted.instructions)
+    text = " ".join(part.text for part in words if isinstance(part, TextPart))
+    named = [*settings.context.named, *mentioned(text, root)]
+    settings = replace(settings, context=replace(settings.context, named=named))
     provider = _provider(args, config)
     output = _output(args)
     from .session import Session
@@ -383,6 +386,7 @@ def _settings(
         instructions=instructions,
         sandbox=args.sandbox,
         context=read_options(args),
+        counter=counter(args, config),
         rebuild=getattr(args, "rebuild", False),
         cache=cache_folder(),
     )

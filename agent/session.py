@@ -23,7 +23,7 @@ from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
 from .config import config_folder
 from .context.errors import Stop, never
-from .context.load import Load, Options, load
+from .context.load import Counter, Load, Options, load
 from .core import Core, OnAsk, ended
 from .credentials import key_file
 from .effects import Effect, EffectKind
@@ -99,6 +99,8 @@ class Settings:
     """What is loaded of the repository."""
     rebuild: bool = False
     """Load it anew instead of appending differences to what the last session loaded."""
+    counter: Counter | None = None
+    """Counts the model's tokens exactly; None: they are estimated."""
     cache: Path | None = None
     """Where a repository's base is kept between sessions; None: each session loads anew."""
     tools: Sequence[AnyTool] | None = None
@@ -168,6 +170,7 @@ class Session:
             on_ask=settings.on_ask,
             limits=settings.limits,
             load_limit=settings.load_limit,
+            longest_reply=self.profile.longest_reply,
             confined=sandbox.active,
         )
 
@@ -606,6 +609,7 @@ def load_repository(root: Path, window: int, settings: Settings, stop: Stop = ne
         options=what_to_load(settings),
         rebuild=settings.rebuild,
         cache=settings.cache,
+        counter=settings.counter,
         stop=stop,
     )
 
