@@ -38,6 +38,8 @@ class Effect(BaseModel):
     """Real path: relative to the root with `/` when inside it, absolute when outside. None where
     the effect has no path, or where the path cannot be known (then `outside_root` with None is
     there too)."""
+    below: bool = False
+    """The path is a folder, and the effect is on all that lies in it."""
     command: tuple[str, ...] = ()
     """The words of the simple command, for `execute`; empty when the words cannot be known."""
     understood: bool = False
@@ -52,6 +54,7 @@ class Effect(BaseModel):
 
     def describe(self) -> str:
         """One line for a person."""
-        what = " ".join(self.command) or self.path or self.target or "something unknown"
+        path = f"{self.path} and all below" if self.below else self.path
+        what = " ".join(self.command) or path or self.target or "something unknown"
         line = f"{self.kind.value} {what}"
         return f"{line} ({self.detail})" if self.detail else line

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Literal
 
@@ -103,15 +104,22 @@ class Rule(Record):
         if self.command is not None:
             return effect.kind is EffectKind.EXECUTE and words_match(self.command, effect.command)
         if self.path is not None:
-            return effect.path is not None and path_matches(self.path, effect.path)
+            if effect.path is None:
+                return False
+            # What narrows holds for a folder as for all in it; what widens means what it says.
+            whole = self.decision != "allow" and path_matches(self.path, f"{effect.path}/")
+            return whole or path_matches(self.path, effect.path)
         return True
 
     def could_apply(self, effect: Effect) -> bool:
-        """Whether the rule might speak of an effect whose path or words are unknown."""
+        """Whether the rule might speak of part of an effect: of a path or words that are unknown,
+        or of something below a folder."""
         if self.effect is not None and effect.kind is not self.effect:
             return False
         if self.path is not None:
-            return effect.path is None and effect.kind in PATH_KINDS
+            if effect.path is None:
+                return effect.kind in PATH_KINDS
+            return effect.below and may_match_below(self.path, effect.path)
         return self.command is not None and effect.kind is EffectKind.EXECUTE and not effect.command
 
     def describe(self) -> str:
@@ -249,7 +257,12 @@ def leaves_scope(effect: Effect, scope: Scope) -> str | None:
         if any(words_match(words, effect.command) for words in scope.commands):
             return None
         return "the approved plan does not name this command"
-    if effect.path is not None and any(path_matches(p, effect.path) for p in scope.not_touch):
+    if effect.path is not None and any(
+        path_matches(pattern, effect.path)
+        or path_matches(pattern, f"{effect.path}/")
+        or (effect.below and may_match_below(pattern, effect.path))
+        for pattern in scope.not_touch
+    ):
         return f"the approved plan says not to touch {effect.path}"
     if effect.kind not in scope.kinds:
         return f"the approved plan has no `{effect.kind.value}`"
@@ -307,6 +320,41 @@ def path_matches(pattern: str, path: str) -> bool:
         return True
     anchored = pattern[1:] if pattern.startswith("./") else pattern
     return _compiled(anchored)(path.lstrip("/"))
+
+
+def may_match_below(pattern: str, folder: str) -> bool:
+    """Whether a pattern may match something in a folder; true where that is not clear."""
+    if pattern.startswith("/") is not folder.startswith("/"):
+        return False
+    anchored = pattern.removeprefix("./").strip("/")
+    everywhere = "/" not in pattern.rstrip("/") or "\\" in pattern
+    if everywhere or folder == "." or anchored in ("", "."):
+        return True
+    for part, name in zip(anchored.split("/"), folder.strip("/").split("/"), strict=False):
+        if part == "**":
+            return True
+        if not fnmatchcase(name, part):
+            return False
+    return True
+
+
+def readable(rules: Sequence[Rule], approved: Sequence[Effect] = ()) -> Callable[[str], bool]:
+    """Which files a tool that goes through a folder may show: a test for a path.
+
+    What a rule denies or asks about is left out; what it asks about is not where a person has
+    just approved an effect that the same rule speaks of.
+    """
+    denied = [rule for rule in rules if rule.decision == "deny"]
+    asked = [
+        rule for rule in rules if rule.decision == "ask" and not any(map(rule.applies, approved))
+    ]
+    closed = [rule for rule in (*denied, *asked) if rule.effect in (None, EffectKind.READ)]
+
+    def test(path: str) -> bool:
+        effect = Effect(kind=EffectKind.READ, path=path)
+        return not any(rule.applies(effect) for rule in closed)
+
+    return test
 
 
 def parse_allow(text: str) -> Rule:

@@ -44,7 +44,7 @@ from .events import (
     Verification,
 )
 from .exits import Exit
-from .policy import CHANGES, decide, outside_scope
+from .policy import CHANGES, decide, outside_scope, readable
 from .providers.base import CallOutput
 from .scope import Scope
 from .undo import AFTER, OUTSIDE
@@ -285,6 +285,7 @@ class Settler:
             progress=lambda text: core.emit(CallOutput(call.id, text)),
             answer=answer.text if answer is not None else "",
             granted=item.effects,
+            readable=readable(core.rules, item.effects if call.id in core.state.approvals else ()),
         )
         return await item.tool.run(item.args, context)
 

@@ -134,6 +134,8 @@ class Context:
     """The user's answer, for a call that asked for one."""
     granted: tuple[Effect, ...] = ()
     """The effects that were decided on: what the call is held to where it can be."""
+    readable: Callable[[str], bool] = lambda _path: True
+    """Whether a file or folder (as in `Location.name`) that a call comes upon may be shown."""
 
 
 class Tool(Generic[A]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -48,7 +48,7 @@ class List(Tool[ListArguments]):
         return path_effects(EffectKind.READ, facts.locate(args.path))
 
     async def run(self, args: ListArguments, context: Context) -> Result:
-        return await in_thread(lambda stop: _run(args, context.facts, stop))
+        return await in_thread(lambda stop: _run(args, context, stop))
 
 
 @dataclass
@@ -56,21 +56,26 @@ class _Count:
     folders: int = 0
     files: int = 0
     others: int = 0
+    closed: int = 0
+    """Entries left out because a rule does not allow reading them."""
 
     def __str__(self) -> str:
         text = f"{plural(self.folders, 'folder')}, {plural(self.files, 'file')}"
         return f"{text}, {plural(self.others, 'other')}" if self.others else text
 
 
-def _run(args: ListArguments, facts: Facts, stop: threading.Event) -> Result:
-    where = facts.locate(args.path)
+def _run(args: ListArguments, context: Context, stop: threading.Event) -> Result:
+    where = context.facts.locate(args.path)
     if not where.path.is_dir():
         hint = "is a file: use `read`" if where.path.exists() else "does not exist"
         raise ToolError(f"{where.name} {hint}.")
     count = _Count()
     lines: list[str] = []
     left = {entry.name: entry.reason for entry in walk(where.path, stop=stop.is_set).left}
-    _list(where.path, "", args.depth, left, count, lines)
+    base = "" if where.name == "." else f"{where.name}/"
+    _list(
+        where.path, "", args.depth, left, count, lines, lambda name: context.readable(base + name)
+    )
     levels = f", {args.depth} levels deep" if args.depth > 1 else ""
     name = "The root" if where.name == "." else f"{where.name}/"
     heading = f"{name} has {count}{levels}" if lines else f"{name} is empty"
@@ -79,6 +84,9 @@ def _run(args: ListArguments, facts: Facts, stop: threading.Event) -> Result:
             f"\nShown: the first {MOST_ENTRIES:,} of {len(lines):,} entries; list a folder below "
             f"it, or use a smaller depth"
         )
+    if count.closed:
+        entries = plural(count.closed, "entry", "entries")
+        heading += f"\nLeft out, a rule does not allow reading them: {entries}"
     return Result("\n".join([heading, *lines[:MOST_ENTRIES]]))
 
 
@@ -89,6 +97,7 @@ def _list(
     left: Mapping[str, str],
     count: _Count,
     lines: list[str],
+    readable: Callable[[str], bool],
 ) -> None:
     """Add the entries of a folder, each followed by what is in it, sorted by name."""
     try:
@@ -99,12 +108,15 @@ def _list(
         return
     for entry in entries:
         name = prefix + entry.name
+        if not readable(name):
+            count.closed += 1
+            continue
         if entry.is_dir(follow_symlinks=False):
             count.folders += 1
             reason = "git's own" if entry.name == ".git" else left.get(f"{name}/")
             lines.append(f"{visible(name)}/{f'  ({reason}, not entered)' if reason else ''}")
             if depth > 1 and not reason:
-                _list(Path(entry.path), f"{name}/", depth - 1, left, count, lines)
+                _list(Path(entry.path), f"{name}/", depth - 1, left, count, lines, readable)
         else:
             ignored = left.get(name, "") if "ignore" in left.get(name, "") else ""
             mark = f"  ({ignored})" if ignored else ""

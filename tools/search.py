@@ -15,7 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -94,7 +94,7 @@ class Search(Tool[SearchArguments]):
                 f"plain text."
             ) from error
         where = context.facts.locate(args.path)
-        wanted = await in_thread(lambda stop: _files(args, where, stop.is_set))
+        wanted = await in_thread(lambda stop: _files(args, where, context.readable, stop.is_set))
         program = _ripgrep(context.facts.root) if self._ripgrep else None
         found = _Found(where, args.limit)
         for command, text in _commands(program, pattern, args, wanted.names):
@@ -113,16 +113,20 @@ class _Wanted:
     """Relative to `base`."""
     secrets: list[str]
     """Left out; relative to the root."""
+    closed: int
+    """Files left out because a rule does not allow reading them."""
     ignored: int
     """Ignored entries left out; a folder counts once."""
 
 
-def _files(args: SearchArguments, where: Location, stop: Any) -> _Wanted:
+def _files(
+    args: SearchArguments, where: Location, readable: Callable[[str], bool], stop: Any
+) -> _Wanted:
     try:
         only = matcher([args.glob] if args.glob else [])
         if where.path.is_file():
             name = where.path.name
-            return _Wanted(where.path.parent, [name] if not only or only(name) else [], [], 0)
+            return _Wanted(where.path.parent, [name] if not only or only(name) else [], [], 0, 0)
         if not where.path.exists():
             raise ToolError(f"{where.name} does not exist. Use `list` to see what is there.")
         include = ["*"] if args.ignored else []
@@ -132,10 +136,13 @@ def _files(args: SearchArguments, where: Location, stop: Any) -> _Wanted:
     names = [file.name for file in listing.files if not only or only(file.name)]
     secrets = [name for name in names if is_secret(_full(where, name))]
     hidden = set(secrets)
+    shown = [name for name in names if name not in hidden]
+    open_ = [name for name in shown if readable(_full(where, name))]
     return _Wanted(
         where.path,
-        [name for name in names if name not in hidden],
+        open_,
         [_full(where, name) for name in secrets],
+        len(shown) - len(open_),
         sum(1 for entry in listing.left if entry.reason == IGNORED_BY_GIT),
     )
 
@@ -326,6 +333,8 @@ def _left_out(wanted: _Wanted, found: _Found) -> Iterator[str]:
     if wanted.secrets:
         names = ", ".join(wanted.secrets[:5]) + (", ..." if len(wanted.secrets) > 5 else "")
         yield f"Not searched, may hold secrets: {plural(len(wanted.secrets), 'file')} ({names})"
+    if wanted.closed:
+        yield f"Not searched, a rule does not allow reading them: {plural(wanted.closed, 'file')}"
     if wanted.ignored and not found.lines:
         yield f"Not searched, ignored by git: {plural(wanted.ignored, 'entry', 'entries')}"
     if found.unread:

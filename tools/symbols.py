@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..agent.context.errors import ContextError
-from ..agent.context.symbols import Definition, Found, Reference, find
+from ..agent.context.symbols import Definition, Reference, find
 from ..agent.effects import Effect, EffectKind
 from .base import Arguments, Context, Facts, Result, Tool, ToolError, path_effects
 from .files import in_thread
@@ -75,13 +75,17 @@ class Symbols(Tool[SymbolsArguments]):
             )
         except ContextError as error:
             raise ToolError(str(error)) from error
+        definitions = [one for one in found.definitions if context.readable(one.file)]
+        references = [one for one in found.references if context.readable(one.file)]
+        closed = len(found.definitions) + len(found.references)
+        closed -= len(definitions) + len(references)
         match args.what:
             case "definitions":
-                lines, count = _definitions(found), len(found.definitions)
+                lines, count = _definitions(definitions), len(definitions)
             case "references":
-                lines, count = _lines(found.references), len(found.references)
+                lines, count = _lines(references), len(references)
             case _:
-                callers = [one for one in found.references if one.call]
+                callers = [one for one in references if one.call]
                 lines, count = _callers(callers), len(callers)
         heading = f"{plural(count, args.what[:-1])} of {args.name}"
         if found.unparsed:
@@ -89,6 +93,8 @@ class Symbols(Tool[SymbolsArguments]):
                 f"; {plural(len(found.unparsed), 'file')} with the name in other languages, "
                 "use `search` for them"
             )
+        if closed:
+            heading += "; places in files that a rule does not allow reading are left out"
         shown = lines[: args.limit]
         if len(lines) > len(shown):
             shown.append(
@@ -97,9 +103,9 @@ class Symbols(Tool[SymbolsArguments]):
         return Result("\n".join([f"{heading}:" if lines else f"{heading}.", *shown]))
 
 
-def _definitions(found: Found) -> list[str]:
+def _definitions(definitions: Iterable[Definition]) -> list[str]:
     by_file: dict[str, list[Definition]] = defaultdict(list)
-    for one in found.definitions:
+    for one in definitions:
         by_file[one.file].append(one)
     lines: list[str] = []
     for file, ones in by_file.items():

@@ -12,8 +12,10 @@ from unabridged.agent.policy import (
     Rule,
     Verdict,
     decide,
+    may_match_below,
     parse_allow,
     path_matches,
+    readable,
     words_match,
 )
 from unabridged.agent.scope import Scope
@@ -283,3 +285,86 @@ def test_nothing_but_reading_inside_and_understood_commands_passes_by_default(
         for e in effects
     )
     assert (decide(effects).verdict == "allow") is harmless
+
+
+# --- folders -----------------------------------------------------------------------------------
+
+
+def deny(path: str, effect: K | None = None) -> Rule:
+    return Rule(decision="deny", path=path, effect=effect)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "folder", "expected"),
+    [
+        ("private/**", ".", True),
+        ("private/**", "private", True),
+        ("private/**", "private/deep", True),
+        ("private/**", "src", False),
+        ("src/private/", "src", True),
+        ("src/private/", "src/other", False),
+        ("src/*/x", "src/a", True),
+        ("src/*/x", "lib", False),
+        ("**/x", "lib", True),
+        ("*.pem", "src", True),
+        ("x", "src", True),
+        ("./x", "src", False),
+        ("/etc/ssl/*", "/etc", True),
+        ("/etc/ssl/*", "/usr", False),
+        ("/etc/ssl/*", "etc", False),
+        ("etc/*", "/etc", False),
+        (".", "src", True),
+    ],
+)
+def test_what_a_pattern_may_match_below_a_folder(pattern: str, folder: str, expected: bool) -> None:
+    assert may_match_below(pattern, folder) is expected
+
+
+NAME = st.text(alphabet="ab.*?[]!-\\", min_size=1, max_size=3)
+PATTERN = st.lists(st.sampled_from(["**", "*", "a", "b*", "?", "[ab]", "a.b"]) | NAME, min_size=1,
+                   max_size=3).map("/".join)  # fmt: skip
+PART = st.sampled_from(["a", "b", "ab", "a.b", "[ab]", "b*"])
+PATH = st.lists(PART, min_size=2, max_size=4)
+
+
+@given(PATTERN, PATH, st.data())
+def test_no_match_below_a_folder_is_missed(
+    pattern: str, path: list[str], data: st.DataObject
+) -> None:
+    try:
+        matches = path_matches(pattern, "/".join(path))
+    except ValueError:
+        return
+    if matches:
+        folder = "/".join(path[: data.draw(st.integers(1, len(path) - 1))])
+        assert may_match_below(pattern, folder)
+        assert may_match_below(pattern, ".")
+
+
+def test_a_narrowing_rule_reaches_into_folders() -> None:
+    allow = [Rule(decision="allow", effect=kind) for kind in (K.READ, K.WRITE, K.DELETE)]
+    for kind in (K.READ, K.DELETE):
+        whole = Effect(kind=kind, path=".", below=True)
+        itself = Effect(kind=kind, path="private", below=True)
+        other = Effect(kind=kind, path="src", below=True)
+        assert verdict([whole], *allow, deny("private/**")) == "ask"
+        assert verdict([itself], *allow, deny("private/**")) == "deny"
+        assert verdict([other], *allow, deny("private/**")) == "allow"
+        assert verdict([itself], *allow, deny("private/**", K.WRITE)) == "allow"
+
+
+def test_a_plan_that_spares_a_folder_does_not_cover_what_holds_it() -> None:
+    scope = Scope(paths=("src/", "src"), kinds=(K.DELETE,), not_touch=("src/keep/**",))
+    assert verdict([Effect(kind=K.DELETE, path="src", below=True)], scope=scope) == "ask"
+    assert verdict([Effect(kind=K.DELETE, path="src/keep", below=True)], scope=scope) == "ask"
+    assert verdict([Effect(kind=K.DELETE, path="src/a", below=True)], scope=scope) == "allow"
+
+
+def test_what_may_be_shown_of_a_folder() -> None:
+    ask = Rule(decision="ask", effect=K.READ, path="drafts/")
+    rules = [deny("private/**"), ask, Rule(decision="deny", effect=K.WRITE, path="src/")]
+    shown = readable(rules)
+    names = ["a", "private", "private/x", "drafts/x", "src/a", "/etc/x"]
+    assert [name for name in names if shown(name)] == ["a", "src/a", "/etc/x"]
+    approved = readable(rules, [Effect(kind=K.READ, path="drafts")])
+    assert [name for name in names if approved(name)] == ["a", "drafts/x", "src/a", "/etc/x"]

@@ -61,6 +61,8 @@ def _revisions(parsed: Parsed, site: Site) -> Iterable[Effect]:
             yield from site.read(operand)
             continue
         for path in text.split(":")[1:]:
+            if path and not path.startswith(("/", ":")) and site.inside(path):
+                yield Effect(kind=EffectKind.READ, path=_in_tree(path, site), below=True)
             if is_secret(path):
                 yield Effect(kind=EffectKind.SECRET, path=path, detail=f"as of {text}")
         if text.startswith(":"):
@@ -89,14 +91,14 @@ def _patch(parsed: Parsed, site: Site) -> Iterable[Effect]:
     blobs = [o for o in parsed.operands if re.search(r"^[^/].*:|^:[^/]", o.text or "")]
     only_blobs = bool(blobs) and len(blobs) == len(parsed.operands)
     if not only_blobs and (parsed.has(_PATCH) or not parsed.has(_NO_PATCH)):
-        yield from _tracked_secrets(parsed, site)
+        yield from _in_patch(parsed, site)
     yield from _revisions(parsed, site)
 
 
 def _patch_if_asked(parsed: Parsed, site: Site) -> Iterable[Effect]:
     """The same for commands that show one only when asked."""
     if parsed.has(_PATCH):
-        yield from _tracked_secrets(parsed, site)
+        yield from _in_patch(parsed, site)
     yield from _revisions(parsed, site)
 
 
@@ -105,8 +107,8 @@ def _stash(parsed: Parsed, site: Site) -> Iterable[Effect]:
     return _patch(parsed, site) if show else _patch_if_asked(parsed, site)
 
 
-def _tracked_secrets(parsed: Parsed, site: Site) -> Iterable[Effect]:
-    """Secrets in the index, below the paths where any are named."""
+def _in_patch(parsed: Parsed, site: Site) -> Iterable[Effect]:
+    """What a patch reads: the named paths, or all, and the secrets of the index there."""
     found = tracked(site.cwd) if site.cwd is not None else None
     if found is None:
         detail = "which tracked files a patch shows cannot be known"
@@ -117,12 +119,26 @@ def _tracked_secrets(parsed: Parsed, site: Site) -> Iterable[Effect]:
     paths = parsed.operands[parsed.before_dashes or (1 if parsed.leading == "show" else 0) :]
     where = [site.locate(o.text) for o in paths if o.text]
     named = [w.path for w in where if w is not None and exists(w.path)]
+    for path in named or [work_tree]:
+        place = site.locate(str(path))
+        whole = place.name if place is not None and place.inside else "."
+        yield Effect(kind=EffectKind.READ, path=whole, below=True, detail="as git has it")
     for name in filter(is_secret, names):
         path = work_tree / name
         if not named or any(n == path or n in path.parents for n in named):
             place = site.locate(str(path))
             detail = "tracked, so a patch may show it"
             yield Effect(kind=EffectKind.SECRET, path=place.name if place else name, detail=detail)
+
+
+def _in_tree(path: str, site: Site) -> str:
+    """A path of a revision, relative to the root: it starts at the top of the work tree, but for
+    `./` and `../`."""
+    around = (site.cwd, *site.cwd.parents) if site.cwd is not None else ()
+    top = next((folder for folder in around if exists(folder / ".git")), None)
+    start = top if top is not None and not path.startswith(".") else site.cwd
+    place = site.locate(str(start / path)) if start is not None else None
+    return place.name if place is not None else path
 
 
 def _addresses(_parsed: Parsed, site: Site) -> Iterable[Effect]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...agent.effects import Effect, EffectKind
 from ..base import Facts, Location, ToolError, path_effects
-from .folders import Reach, effects_below
+from .folders import Reach, effects_below, is_folder
 
 EVERYTHING = Reach()
 THROUGH_LINKS = Reach(follow=True)
@@ -133,6 +133,8 @@ class Site:
         if where is None:
             return unknown(kind, word.source)
         effects = path_effects(kind, where)
+        if kind is not EffectKind.READ and is_folder(where.path):
+            effects = (effects[0].model_copy(update={"below": True}), *effects[1:])
         if kind is not EffectKind.READ and ".git" in where.name.split("/"):
             first = effects[0].model_copy(update={"detail": "part of git's own files"})
             effects = (first, *effects[1:])
@@ -149,7 +151,9 @@ class Site:
         key = (where.path, reach)
         if key not in self.trees:
             below = effects_below(where.path, self.root, reach, self.locate) if where.inside else ()
-            self.trees[key] = (*path_effects(EffectKind.READ, where), *below)
+            whole, *more = path_effects(EffectKind.READ, where)
+            whole = whole.model_copy(update={"below": is_folder(where.path)})
+            self.trees[key] = (whole, *more, *below)
         return self.trees[key]
 
 
