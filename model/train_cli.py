@@ -88,18 +88,19 @@ def _train(args: argparse.Namespace) -> int:
     samples = held_out(
         tokenizer, [test[i] for i in range(min(args.held_out, len(test)))], _HELD_OUT_COPIES
     )
-    trainer = Trainer(
-        model,
-        recipe,
-        Mixture(recipe, tokenizer, training),
-        args.out,
-        samples,
-        args.checkpoint_every,
-        args.evaluate_every,
-    )
-    if trainer.step:
-        print(f"going on after step {trainer.step:,}", file=sys.stderr)
+    mixture = Mixture(recipe, tokenizer, training)
     try:
+        trainer = Trainer(
+            model,
+            recipe,
+            mixture,
+            args.out,
+            samples,
+            args.checkpoint_every,
+            args.evaluate_every,
+        )
+        if trainer.step:
+            print(f"going on after step {trainer.step:,}", file=sys.stderr)
         _follow(trainer, args.until)
     except TrainingError as error:
         print(f"unabridged model: {error}", file=sys.stderr)

@@ -9,6 +9,7 @@ A run lives in a folder: `log.jsonl`, one line a step or evaluation, and its las
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -124,12 +125,13 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = peak * rate
 
-        sums = torch.zeros(3, dtype=torch.float64)  # weighted loss, weight, tokens
+        # Weighted loss, weight, tokens; where the gradients are, for the sake of NCCL.
+        sums = torch.zeros(3, dtype=torch.float64, device=self.model.device)
         for number in range(self.rank, self.recipe.packs, self.world):
             pack = self.mixture.pack(self.step, number)
             loss, weight = weighted_loss(self.model, pack)
             loss.backward()
-            sums += torch.tensor([loss.item(), weight, sum(pack.lengths)], dtype=torch.float64)
+            sums += sums.new_tensor([loss.item(), weight, sum(pack.lengths)])
         gradients = self._gradients()
         if self.world > 1:
             dist.all_reduce(sums)
@@ -247,15 +249,22 @@ class Trainer:
 
 
 def export(model: K3, like: Path, folder: Path) -> None:
-    """Write a checkpoint folder that the engine opens, experts packed as MXFP4.
+    """Write a checkpoint folder that the engine opens, experts packed as MXFP4, with its sums.
 
     Args:
         like: the folder whose tokenizer, and way of being asked, the model was trained with.
     """
     save_model(model, folder)
     for name in ("tiktoken.model", "generation_config.json"):
-        if (like / name).is_file():
+        if (like / name).is_file() and like != folder:
             (folder / name).write_bytes((like / name).read_bytes())
+    names = ("config.json", "generation_config.json", "model.safetensors", "tiktoken.model")
+    sums = (
+        f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n"
+        for name in names
+        if (folder / name).is_file()
+    )
+    (folder / "SHA256SUMS").write_bytes("".join(sums).encode())
 
 
 def warm_start(model: K3, folder: Path) -> None:
