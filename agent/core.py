@@ -52,6 +52,8 @@ class Core:
     limits: Limits = field(default_factory=Limits)
     load_limit: float | None = None
     """US dollars that the first request of a session may cost, nothing of it cached."""
+    longest_reply: int | None = None
+    """Tokens that a reply may have; None for what the window leaves."""
     confined: bool = False
     """Whether commands run in a sandbox, which holds them to what was granted."""
     cache: Path | None = None

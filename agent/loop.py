@@ -199,6 +199,7 @@ class Loop:
         if full is not None:
             return ended(Exit.BUDGET, full)
         core.announce()
+        left = min(left, core.longest_reply or left)
         run = core.state.run
         assert run is not None
         sent = core.append(

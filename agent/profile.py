@@ -22,10 +22,17 @@ class Profile:
     """Tools -> their declarations; a tool without one cannot be called."""
     effort: str | None = None
     """In place of the setting; empty to say nothing of it."""
+    longest_reply: int | None = None
+    """Tokens after which a reply is cut; None for what the window leaves."""
 
 
 K3 = Profile(SYSTEM, declarations)
-NANO = Profile(nano.SYSTEM, lambda tools: nano.declare(declarations(tools)), nano.EFFORT)
+NANO = Profile(
+    nano.SYSTEM,
+    lambda tools: nano.declare(declarations(tools)),
+    nano.EFFORT,
+    nano.LONGEST_REPLY,
+)
 
 
 def profile_of(model: str) -> Profile:

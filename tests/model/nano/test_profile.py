@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from unabridged.agent.events import RequestSent
 from unabridged.agent.profile import K3, NANO, profile_of
 from unabridged.agent.prompt import SYSTEM
 from unabridged.agent.providers.base import Request
@@ -31,6 +32,10 @@ def started(tmp_path: Path, model: str) -> tuple[Session, list[dict[str, Any]], 
     return session, messages, json.loads(session.core.view.tools)
 
 
+def requests(session: Session) -> list[RequestSent]:
+    return [event for event in session.events if isinstance(event, RequestSent)]
+
+
 async def test_the_model_s_name_chooses_the_profile(tmp_path: Path) -> None:
     session, messages, tools = started(tmp_path, "k3-nano")
     async with session:
@@ -42,11 +47,16 @@ async def test_the_model_s_name_chooses_the_profile(tmp_path: Path) -> None:
             pass
         assert session.core.state.run is not None
         assert session.core.state.run.effort == ""
+        # A reply that goes on and on is cut, long before the window is full.
+        assert requests(session)[0].max_completion_tokens == nano.LONGEST_REPLY
 
 
 async def test_every_other_model_is_told_everything(tmp_path: Path) -> None:
     session, messages, tools = started(tmp_path, "kimi-k3")
     async with session:
+        async for _ in session.start("Say that you are done."):
+            pass
+        assert requests(session)[0].max_completion_tokens > nano.LONGEST_REPLY
         assert messages[0] == {"role": "system", "content": SYSTEM}
         assert tools == declarations(tuple(session.core.tools.values()))
         assert len(tools) > len(nano.TOOLS)
