@@ -28,9 +28,9 @@ from .tasks.task import TESTS, Task
 
 ALLOWED = ("write:**", f"execute:{TESTS}")
 """What a run may do without asking: change files, run the tests."""
-SECONDS = 330
+SECONDS = 240
 """After which an agent is stopped, should it not end by itself."""
-LIMITS = ("--max-steps", "30", "--max-minutes", "5")
+LIMITS = ("--max-steps", "30", "--max-minutes", "3")
 """Of a run; the longest solution takes seven steps."""
 
 _NEEDS_ANSWER = 4

@@ -9,7 +9,7 @@ nothing is padded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -105,7 +105,8 @@ def sample_of_session(
 
     Args:
         session: `family`, and what `chat.render` takes: `messages`, and where they are given
-            `tools`, `thinking` and `effort`.
+            `tools`, `thinking` and `effort`. The messages at the places in `slips` are read as
+            context: they hold mistakes, and only what follows them is to be learnt.
         context_weight: the weight of what the model does not write itself, which is 1 for what
             it does. A little teaches copying: names come again in files and results too.
         bare: leave out what is the same in every session: tools, system text and preamble. No
@@ -120,13 +121,25 @@ def sample_of_session(
         XtmlError: the conversation cannot be rendered.
     """
     messages = session["messages"]
-    segments = render(
-        _without_the_fixed_part(messages) if bare else messages,
-        tools=None if bare else session.get("tools"),
-        thinking=session.get("thinking", True),
-        effort=session.get("effort"),
-        generation_prefix=False,
-    )
+    slips = [messages[place] for place in session.get("slips", ())]
+    if bare:
+        messages = _without_the_fixed_part(messages)
+
+    def rendered(count: int) -> list[Segment]:
+        return render(
+            messages[:count],
+            tools=None if bare else session.get("tools"),
+            thinking=session.get("thinking", True),
+            effort=session.get("effort"),
+            generation_prefix=False,
+        )
+
+    segments = rendered(len(messages))
+    for place, message in enumerate(messages):
+        if any(message is slip for slip in slips):
+            # A longer conversation extends a shorter one, so these are the segments of the slip.
+            for at in range(len(rendered(place)), len(rendered(place + 1))):
+                segments[at] = replace(segments[at], generated=False)
     return sample_of_segments(segments, tokenizer, str(session["family"]), context_weight)
 
 

@@ -16,8 +16,10 @@ from unabridged.evals.tasks.families import make_task
 from unabridged.evals.tasks.oracle import next_reply
 from unabridged.evals.tasks.task import FAMILIES, TESTS
 from unabridged.model.chat.render import render
+from unabridged.model.chat.tokenizer import Tokenizer
 from unabridged.model.nano import profile as nano
 from unabridged.model.train import data
+from unabridged.model.train.packing import sample_of_session
 from unabridged.tools.shell import Shell
 
 
@@ -154,6 +156,23 @@ def test_slips_are_named_by_the_harness_and_put_right() -> None:
     assert found["search"] > 3
     assert found["edit"] > 3
     assert not any(s["slips"] for s in data.sessions(data.Order("train", "small", 20_000, 3)))
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_slip_is_read_and_not_learnt(bare: bool, tokenizer: Tokenizer) -> None:
+    order = data.Order("train", "small", 20_000, 6, slips=1.0)
+    session = next(s for s in data.sessions(order) if s["slips"])
+    learnt = sample_of_session(session, tokenizer, bare=bare)
+    everything = sample_of_session({**session, "slips": []}, tokenizer, bare=bare)
+    assert learnt.tokens == everything.tokens
+    left_out = [t for t, a, b in zip(learnt.tokens, learnt.weights, everything.weights, strict=True)
+                if a != b]  # fmt: skip
+    assert len(everything.exact) - len(learnt.exact) >= 1
+    (message,) = [session["messages"][place] for place in session["slips"]]
+    text = tokenizer.decode(left_out)
+    assert text.startswith(message["reasoning_content"])
+    assert text.endswith("<|close|>message<|sep|><|end_of_msg|>")
+    assert text.count('call tool="') == len(message["tool_calls"])
 
 
 def test_tests_are_run_with_the_command_that_is_allowed() -> None:
