@@ -113,20 +113,32 @@ def _train(args: argparse.Namespace) -> int:
 
 def _follow(trainer: Any, until: int | None) -> None:
     """Train behind a progress bar."""
-    from tqdm import tqdm
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    total = trainer.recipe.steps
-    with tqdm(total=total, initial=trainer.step, unit="step", disable=trainer.rank > 0) as bar:
+    console = Console(stderr=True, quiet=trainer.rank > 0)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[now]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("", total=trainer.recipe.steps, completed=trainer.step, now="")
         for entry in trainer.run(until):
             if "loss" in entry:
-                bar.update()
-                bar.set_postfix_str(
-                    f"loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s"
-                )
-            else:
-                for family, score in entry["held_out"].items():
-                    shares = ", ".join(f"{k} {v:.3f}" for k, v in score.items() if k != "samples")
-                    bar.write(f"step {entry['step']}: {family}: {shares}", file=sys.stderr)
+                now = f"loss {entry['loss']:.3f}, {entry['tokens_per_second']:,.0f} tokens/s"
+                progress.update(bar, advance=1, now=now)
+                continue
+            for family, score in entry["held_out"].items():
+                shares = ", ".join(f"{k} {v:.3f}" for k, v in score.items() if k != "samples")
+                progress.print(f"step {entry['step']}: {family}: {shares}", highlight=False)
 
 
 def _sessions(args: argparse.Namespace, recipe: Any) -> tuple[Any, Any]:
