@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .calibration import read_scale
 from .context.load import ContextError, Left, Load, load
 from .context.manifest import section
 from .context.pack import quote
@@ -108,6 +109,7 @@ def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
         rebuild=args.rebuild,
         cache=cache_folder(),
         keep=False,
+        scale=read_scale(cache_folder(), config.model),
         counter=counter(args, config),
     )
     return root, window, loaded
@@ -174,7 +176,8 @@ def plan_text(window: int, loaded: Load, price: tuple[str, float, float] | None)
         f"{about}{loaded.tokens:,} tokens, {loaded.tokens / window:.0%} of {window:,}"
     )
     if not loaded.exact:
-        yield "          (an estimate; --vocabulary FILE counts exactly)"
+        yield "          (an estimate, corrected by what the model's endpoint reported before;"
+        yield "          --vocabulary FILE counts exactly)"
     if price:
         model, cold, cached = price
         yield f"Price     ${cold:.2f} to send once, ${cached:.2f} when cached ({model})"

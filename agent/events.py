@@ -102,6 +102,8 @@ class RepositoryLoaded(Event):
     """Of all segments, with the room for the chat format around each."""
     exact: bool
     """Whether they were counted with the model's vocabulary."""
+    estimated: int = 0
+    """The estimate before it was corrected by earlier reports; 0 where it was counted."""
     options: dict[str, Any] = {}
     """What was asked for, by option."""
     outlined: dict[str, str] = {}

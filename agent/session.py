@@ -19,6 +19,7 @@ from ..tools.sandbox import Mode as SandboxMode
 from ..tools.sandbox import Sandbox
 from ..tools.shell import Shell, ShellArguments
 from .budget import Limits, Price
+from .calibration import learn, read_scale
 from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
 from .config import config_folder
@@ -31,6 +32,7 @@ from .events import (
     Answer,
     AnyEvent,
     Approval,
+    AssistantMessage,
     Call,
     Error,
     Interruption,
@@ -38,6 +40,7 @@ from .events import (
     Part,
     Question,
     RepositoryLoaded,
+    RequestSent,
     RunEnded,
     RunStarted,
     ScopeGranted,
@@ -58,7 +61,7 @@ from .providers.base import Delta, Provider
 from .result import OpenQuestion, PendingCall, Result, build_result
 from .scope import Scope, joined
 from .settle import Settler
-from .state import State
+from .state import FIRST_BYTES_PER_TOKEN, State
 from .store import Store, StoreError, new_session_id
 from .undo import Undo
 from .view import View
@@ -294,6 +297,7 @@ class Session:
             await self._begin(words)
             loop = Loop(self.core, self.provider, Settler(self.core))
             self.ended = await loop.run()
+            self._learn()
         except asyncio.CancelledError:
             if not isinstance(self.events[-1], Interruption):
                 self.core.append(Interruption(during="tools"))
@@ -303,6 +307,21 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the log ends honestly
             self.ended = self._broken(error)
+
+    def _learn(self) -> None:
+        """Compare the estimate of the repository with what the first request reported."""
+        core = self.core
+        loaded = next((e for e in self.events if isinstance(e, RepositoryLoaded)), None)
+        sent = next((e for e in self.events if isinstance(e, RequestSent)), None)
+        reply = next((e for e in self.events if isinstance(e, AssistantMessage)), None)
+        run = core.state.run
+        if loaded is None or sent is None or reply is None or reply.usage is None or run is None:
+            return
+        if sent.seq < run.seq:
+            return  # an earlier run has learned from it
+        others = (sent.size - core.view.packed + len(core.view.tools)) / FIRST_BYTES_PER_TOKEN
+        if loaded.estimated > 4 * others:
+            learn(core.cache, run.model, loaded.estimated, reply.usage.prompt - int(others))
 
     async def _end_jobs(self) -> None:
         """Leave no command running, and remember which were."""
@@ -342,6 +361,7 @@ class Session:
                 files=loaded.files,
                 tokens=loaded.tokens,
                 exact=loaded.exact,
+                estimated=0 if loaded.exact else sum(one.tokens for one in loaded.segments),
                 options=stated(what_to_load(settings)),
                 outlined=dict(loaded.outlined),
                 skipped=dict(loaded.skipped),
@@ -609,6 +629,7 @@ def load_repository(root: Path, window: int, settings: Settings, stop: Stop = ne
         options=what_to_load(settings),
         rebuild=settings.rebuild,
         cache=settings.cache,
+        scale=read_scale(settings.cache, settings.model),
         counter=settings.counter,
         stop=stop,
     )

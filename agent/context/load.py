@@ -88,6 +88,7 @@ def load(
     rebuild: bool = False,
     cache: Path | None = None,
     keep: bool = True,
+    scale: float = 1.0,
     counter: Counter | None = None,
     stop: Stop = never,
 ) -> Load:
@@ -100,6 +101,7 @@ def load(
         options: what a person asks for.
         rebuild: build the base anew instead of appending differences.
         cache: folder for bases and counts; may be deleted at any time.
+        scale: corrects the total of an estimate, by what an endpoint reported before.
         keep: store the base for the next load; off to look without being a session.
         counter: `Exact` over the model's vocabulary; an estimate when there is none.
         stop: asked now and then; true raises Cancelled.
@@ -133,7 +135,7 @@ def load(
     before = previous.messages if previous else ()
     return Load(
         segments=messages,
-        tokens=_cost(messages),
+        tokens=_cost(messages) if counter.exact else int(_cost(messages) * scale),
         exact=counter.exact,
         files=len(whole) + len(now_whole),
         size=sum(part.size for part in whole) + loader.extra_size,

@@ -64,17 +64,14 @@ def estimate(data: bytes) -> int:
 
 
 class Estimate:
-    """The counter where no vocabulary is known. `scale` corrects it by reported usage."""
+    """The counter where no vocabulary is known."""
 
     exact = False
-
-    def __init__(self, scale: float = 1.0) -> None:
-        self.scale = scale
-        self.identity = "estimate"
+    identity = "estimate"
 
     def count(self, text: str) -> int:
         """The estimate for `text`."""
-        return int(estimate(text.encode("utf-8", "surrogatepass")) * self.scale) + 1
+        return estimate(text.encode("utf-8", "surrogatepass")) + 1
 
 
 # --- exact -------------------------------------------------------------------------------------
