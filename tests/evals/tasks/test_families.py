@@ -40,22 +40,34 @@ def hidden_passes(task: Task, folder: Path, files: dict[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+def test_before_and_after(family: Family, tmp_path: Path) -> None:
+    """Three tasks of each family: tests before and after, hidden tests before and after."""
+    for split, seed, size in (("train", 0, "small"), ("test", 1, "small"), ("test", 2, "medium")):
+        check(family, split, seed, size, tmp_path / f"{split}{seed}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("split", SPLITS)
-def test_before_and_after(family: Family, split: str, tmp_path: Path) -> None:
-    """Four tasks of each family and split: tests before and after, hidden tests before and after."""
-    for seed in range(4):
-        task = make_task(family, seed, split, "small")  # pyright: ignore[reportArgumentType]
-        place = tmp_path / str(seed)
-        before = dict(task.files)
-        write(place / "repo", before)
-        failing = run(place / "repo", "-m", "unittest", "-q")
-        assert (failing.returncode != 0) == (family == "fix"), failing.stderr
-        assert hidden_passes(task, place, before) == (family == "blocked"), task.id
-        after = {**before, **task.solution}
-        assert hidden_passes(task, place, after), task.id
-        passing = run(place / "repo", "-m", "unittest", "-q")
-        assert passing.returncode == 0, passing.stderr
-        assert "Ran 0 tests" not in passing.stderr
+def test_many_before_and_after(family: Family, split: str, tmp_path: Path) -> None:
+    for size in CHARACTERS:
+        for seed in range(100, 115):
+            check(family, split, seed, size, tmp_path / f"{size}{seed}")
+
+
+def check(family: Family, split: str, seed: int, size: str, place: Path) -> None:
+    task = make_task(family, seed, split, size)  # pyright: ignore[reportArgumentType]
+    before = dict(task.files)
+    write(place / "repo", before)
+    failing = run(place / "repo", "-m", "unittest", "-q")
+    assert (failing.returncode != 0) == (family == "fix"), failing.stderr
+    assert hidden_passes(task, place, before) == (family == "blocked"), task.id
+    after = {**before, **task.solution}
+    assert hidden_passes(task, place, after), task.id
+    passing = run(place / "repo", "-m", "unittest", "-q")
+    assert passing.returncode == 0, passing.stderr
+    assert "Ran 0 tests" not in passing.stderr
 
 
 def test_the_same_numbers_give_the_same_task() -> None:
