@@ -138,13 +138,6 @@ def data_folder() -> Path:
     return user_data_path("unabridged")
 
 
-def cache_folder() -> Path:
-    """Where bases of repositories and token counts are kept; may be deleted at any time."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("unabridged") / "context"
-
-
 def project_file(root: Path) -> Path:
     """Where a project keeps its settings."""
     return root / ".unabridged" / "config.toml"

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .calibration import read_scale
-from .context.load import ContextError, Left, Load, load
+from .context.load import ContextError, Exact, Left, Load, load
 from .context.manifest import section
 from .context.pack import quote
-from .context_options import add_options, counter, read_options
+from .context_options import add_options, cache_folder, read_options
 
 if TYPE_CHECKING:
     from .config import Config
@@ -96,21 +96,21 @@ def tree_command(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
-    from .config import cache_folder
-
-    config = _config()
     given: Path | None = args.path or args.repo
     root = (given or _work_tree()).resolve()
-    window = args.window or config.window or DEFAULT_WINDOW
+    # Settings take as long to read as a small repository: only where they can matter.
+    window = args.window or _config().window or DEFAULT_WINDOW
+    vocabulary = args.vocabulary or _config().vocabulary
+    cache = cache_folder()
     loaded = load(
         root,
         window=window,
         options=read_options(args),
         rebuild=args.rebuild,
-        cache=cache_folder(),
+        cache=cache,
         keep=False,
-        scale=read_scale(cache_folder(), config.model),
-        counter=counter(args, config),
+        scale=1.0 if vocabulary else read_scale(cache, _config().model),
+        counter=Exact(vocabulary) if vocabulary else None,
     )
     return root, window, loaded
 

@@ -21,6 +21,13 @@ _PATTERNS = {
 }
 
 
+def cache_folder() -> Path:
+    """Where bases of repositories and token counts are kept; may be deleted at any time."""
+    from platformdirs import user_cache_path
+
+    return user_cache_path("unabridged") / "context"
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Define them."""
     group = parser.add_argument_group("what is loaded (GLOB has .gitignore syntax)")

@@ -16,13 +16,19 @@ from .config import (
     Config,
     ConfigError,
     Flags,
-    cache_folder,
     data_folder,
     load_config,
     load_rules,
     without_secrets,
 )
-from .context_options import add_options, counter, given, mentioned, read_options
+from .context_options import (
+    add_options,
+    cache_folder,
+    counter,
+    given,
+    mentioned,
+    read_options,
+)
 from .events import ImagePart, Part, RunStarted, SessionStarted, TextPart
 from .policy import Mode, Rule, parse_allow
 
