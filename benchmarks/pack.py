@@ -1,6 +1,7 @@
 """Packing a whole repository, side by side with other packers, against what it must cost at least.
 
     python benchmarks/pack.py TREE [TREE …] --vocabulary tiktoken.model [--bin FOLDER …] [--runs 3]
+        [--only NAME …]
 
 Each command packs the tree into a file, in its own process, in rounds; the median of CPU time
 (children included), wall time and peak memory is printed. Peers are run if they are found on PATH
@@ -52,10 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--vocabulary", type=Path, required=True)
     parser.add_argument("--bin", action="append", default=[], help="folder with peers' programs")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", action="append", default=[], help="start of a packer's name")
     options = parser.parse_args(arguments)
     os.environ["PATH"] = os.pathsep.join([*options.bin, os.environ["PATH"]])
     for tree in options.trees:
-        report(tree.resolve(), options.vocabulary.resolve(), options.runs)
+        report(tree.resolve(), options.vocabulary.resolve(), options.runs, tuple(options.only))
     return 0
 
 
@@ -114,8 +116,10 @@ with open(out, "w") as file:
 """
 
 
-def report(tree: Path, vocabulary: Path, runs: int) -> None:
-    known = packers(vocabulary)
+def report(tree: Path, vocabulary: Path, runs: int, only: tuple[str, ...]) -> None:
+    every = packers(vocabulary)
+    # Floor C is what the others are compared with.
+    known = [p for p in every if not only or p.name.startswith((*only, "floor C"))]
     results: dict[str, list[Run]] = {packer.name: [] for packer in known}
     sizes: dict[str, tuple[int, int]] = {}
     with tempfile.TemporaryDirectory() as temporary:
