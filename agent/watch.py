@@ -25,7 +25,7 @@ from .context.pack import unpack
 from .context.plan import Candidate, Level
 from .context.selection import LARGEST_FILE, Selection, consider, make_part, read_part
 from .context.tokens import Counts, Estimate
-from .context.walk import DELETED, GONE, IGNORED_BY_GIT, Left, Stamp, read_regular, walk
+from .context.walk import DELETED, GONE, IGNORED_BY_GIT, Left, Stamp, matcher, read_regular, walk
 from .copies import Copy
 from .events import AnyEvent, FilesChanged, PackSegment, RepositoryLoaded, ToolResult
 from .undo import AFTER
@@ -55,6 +55,7 @@ class Watch:
         self._root = root
         self._options = options
         self._folder = folder
+        self._excluded = matcher(options.exclude)
         self._counts = Counts(None, Estimate())
         self._told: dict[str, Told] = {}
         self._left: dict[str, str] = {}
@@ -91,7 +92,8 @@ class Watch:
                 copies = cast("dict[str, str]", event.data.get(AFTER, {}))
                 self._ours |= {n: Copy.parse(copy).digest or ABSENT for n, copy in copies.items()}
                 self._ours |= event.seen
-                self._tell(event.seen)
+                # What a person let the model read once is not sent again unasked.
+                self._tell({n: one for n, one in event.seen.items() if not self._excluded(n)})
             case _:
                 pass
 
@@ -106,7 +108,6 @@ class Watch:
         for name, one in told.items():
             self._told.pop(name, None)
             self._left.pop(name, None)
-            # A secret that a person let the model read once is not sent again unasked.
             if one.identity != ABSENT and name[0] != "/" and not kinds.never_sent(name):
                 self._told[name] = one
                 while (name := name.rpartition("/")[0]) not in self._folders:

@@ -181,6 +181,21 @@ async def test_a_secret_read_with_approval_is_not_sent_again(bench: Bench) -> No
     assert not notes(session)
 
 
+async def test_what_a_person_let_it_read_once_is_not_sent_again(bench: Bench) -> None:
+    asks = parse_allow("read:docs/").model_copy(update={"decision": "ask"})
+    read = ("read", {"path": "docs/notes.txt"})
+    session = bench.create([[read]], rules=[asks])
+    await bench.run(session, "go")
+    session.approve()
+    await session.close()
+    again = bench.resume(
+        after(lambda: (bench.repo / "docs/notes.txt").write_bytes(b"other\n"), LOOK), rules=[asks]
+    )
+    await bench.run(again)
+    assert any("one\n" in e.text or "one" in e.text for e in bench.of(again, ToolResult))
+    assert not notes(again)
+
+
 async def test_what_a_rule_forbids_to_read_is_not_loaded(bench: Bench) -> None:
     rule = parse_allow("read:docs/").model_copy(update={"decision": "deny"})
     session = await bench.play([DONE], rules=[rule])
