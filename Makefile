@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 # `python -m pip` everywhere: console scripts carry absolute paths, this does not.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: venv run test lint types check long clean
+.PHONY: venv run test lint types referee check long clean
 
 venv: $(STAMP)
 
@@ -33,7 +33,12 @@ types: venv
 
 # Where everything must be checked, a missing program is a failure and not a skip.
 check: export UNABRIDGED_CHECK = 1
-check: test lint types
+check: test lint types referee
+
+# Another implementation of K3, without what it needs on accelerators.
+referee: venv
+	$(PIP) install --no-deps nemo-automodel==0.7.0
+	$(BIN)/python -m pytest -m referee
 
 long: venv
 	$(BIN)/python -m pytest -n 2 -m long
