@@ -9,7 +9,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .calibration import read_scale
 from .context.load import ContextError, Exact, Left, Load, load
@@ -129,23 +129,33 @@ def _config() -> Config:
         raise ContextError(str(error)) from error
 
 
-def _price(loaded: Load) -> tuple[str, float, float] | None:
-    """Model, US dollars of a first request that finds nothing cached, and of one that finds all."""
+class Price(NamedTuple):
+    """US dollars for a first request."""
+
+    model: str
+    cold: float
+    """When nothing of it is cached."""
+    cached: float
+    """When all of it is."""
+    limit: float
+    """`money.load_limit`."""
+
+
+def _price(loaded: Load) -> Price | None:
     from .prices import rates
 
     config = _config()
     known = rates(config.model, config.prices)
     if known is None:
         return None
-    return config.model, loaded.tokens * known.input / 1e6, loaded.tokens * known.cached / 1e6
+    cold, cached = (loaded.tokens * rate / 1e6 for rate in (known.input, known.cached))
+    return Price(config.model, cold, cached, config.load_limit)
 
 
 # --- what is printed ---------------------------------------------------------------------------
 
 
-def document(
-    root: Path, window: int, loaded: Load, price: tuple[str, float, float] | None
-) -> dict[str, Any]:
+def document(root: Path, window: int, loaded: Load, price: Price | None) -> dict[str, Any]:
     """The plan as JSON."""
     return {
         "root": os.fsdecode(root),
@@ -155,7 +165,7 @@ def document(
         "share": round(loaded.tokens / window, 4),
         "files": loaded.files,
         "bytes": loaded.size,
-        "price": price and {"model": price[0], "cold": price[1], "cached": price[2]},
+        "price": price and price._asdict(),
         "segments": [
             {"tokens": one.tokens, "files": len(one.files), "stored": at < loaded.stored}
             for at, one in enumerate(loaded.segments)
@@ -166,7 +176,7 @@ def document(
     }
 
 
-def plan_text(window: int, loaded: Load, price: tuple[str, float, float] | None) -> Iterator[str]:
+def plan_text(window: int, loaded: Load, price: Price | None) -> Iterator[str]:
     """The plan for a person, line by line."""
     yield from tree(loaded, _PLAN_DEPTH)
     yield ""
@@ -176,11 +186,14 @@ def plan_text(window: int, loaded: Load, price: tuple[str, float, float] | None)
         f"{about}{loaded.tokens:,} tokens, {loaded.tokens / window:.0%} of {window:,}"
     )
     if not loaded.exact:
-        yield "          (an estimate, corrected by what the model's endpoint reported before;"
-        yield "          --vocabulary FILE counts exactly)"
+        yield "          (an estimate; --vocabulary FILE counts exactly)"
     if price:
-        model, cold, cached = price
-        yield f"Price     ${cold:.2f} to send once, ${cached:.2f} when cached ({model})"
+        yield f"Price     ${price.cold:.2f} to send once, ${price.cached:.2f} when cached ({price.model})"
+        if price.cold > price.limit:
+            yield (
+                f"          over money.load_limit of ${price.limit:.2f}: `run` stops before it sends "
+                "anything, unless --max-cost is higher"
+            )
     else:
         yield "Price     not known for this model"
     segments = f"Messages  {len(loaded.segments)}"

@@ -44,6 +44,10 @@ def test_plan(repo: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert plan["window"] == 262144
     assert plan["skipped"] == [{"name": "uv.lock", "reason": "lock file"}]
     assert plan["price"]["cold"] == pytest.approx(plan["tokens"] * 3 / 1e6)
+    assert plan["price"]["limit"] == 1.0
+    assert "load_limit" not in text
+    (repo / "big.py").write_text("some_name = other_name\n" * 60_000)
+    assert "over money.load_limit of $1.00" in run(capsys, "plan", str(repo))
     assert plan["folders"]["."] == plan["folders"]["src"] > plan["folders"]["src/deep"] > 0
     assert [segment["stored"] for segment in plan["segments"]] == [False, False]
 
