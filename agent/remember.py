@@ -46,17 +46,24 @@ def _rule(effect: Effect, broad: bool) -> Rule | None:
         words = (*effect.command[: 1 + _subcommand(effect)], "*") if broad else effect.command
         if words[-1] == "*" and not broad:
             return None  # a last `*` is a word of the command, and would be read as a wildcard
-        example = (shlex.join(effect.command),)
-        return _made(effect.kind, command=words, match=example)
+        other = (*words[:-2], f"{words[-2]}-other") if broad else (*words, "--other")
+        return _made(effect.kind, command=words, match=(shlex.join(effect.command),),
+                     not_match=(shlex.join(other),))  # fmt: skip
     if effect.kind in PATH_KINDS:
         if effect.path is None or effect.path.strip() != effect.path or effect.path[-1:] == "/":
             return None
         path = effect.path
         if broad and "/" in path.strip("/"):
-            return _made(effect.kind, path=f"{anchored(str(PurePosixPath(path).parent))}/",
-                         match=(path,))  # fmt: skip
-        return _made(effect.kind, path=anchored(path), match=(path,))
+            folder = str(PurePosixPath(path).parent)
+            return _made(effect.kind, path=f"{anchored(folder)}/", match=(path,),
+                         not_match=(f"{folder}.other/x",))  # fmt: skip
+        return _made(effect.kind, path=anchored(path), match=(path,), not_match=_others(path))
     return _made(effect.kind)
+
+
+def _others(path: str) -> tuple[str, ...]:
+    """A path that a rule for this one must not match; none where it is for the whole root."""
+    return () if path == "." else (f"{path}.other",)
 
 
 def _subcommand(effect: Effect) -> bool:
@@ -76,10 +83,11 @@ def _made(
     path: str | None = None,
     command: tuple[str, ...] | None = None,
     match: tuple[str, ...] = (),
+    not_match: tuple[str, ...] = (),
 ) -> Rule | None:
     try:
         return Rule(decision="allow", effect=effect, path=path, command=command, match=match,
-                    origin=ORIGIN)  # fmt: skip
+                    not_match=not_match, origin=ORIGIN)  # fmt: skip
     except ValueError:
         return None  # a name that no pattern can hold
 
@@ -106,11 +114,13 @@ def as_toml(rule: Rule) -> str:
         lines.append(f"command = [{', '.join(map(_quoted, rule.command))}]")
     if rule.match:
         lines.append(f"match = [{', '.join(map(_quoted, rule.match))}]")
+    if rule.not_match:
+        lines.append(f"not_match = [{', '.join(map(_quoted, rule.not_match))}]")
     return "\n".join(lines) + "\n"
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text).replace("\x7f", "\\u007f")  # a basic string of TOML, too
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # a basic string of TOML, too
 
 
 def remember(rules: Sequence[Rule], path: Path | None = None) -> Path:

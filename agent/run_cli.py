@@ -81,6 +81,11 @@ def add_parser(commands: Any, name: str, line: str) -> None:
         else:
             parser.add_argument("--only", metavar="N",
                                 help="only this pending call: its number, from 1, or its id")  # fmt: skip
+        if name == "approve":
+            parser.add_argument("--always", action="store_true",
+                                help="from now on too: show the rules, ask, and add them to your "
+                                "settings")  # fmt: skip
+            parser.add_argument("--yes", action="store_true", help="with --always: do not ask")
         if name == "deny":
             parser.add_argument(
                 "--reason", default="", metavar="TEXT", help="why; the model is told"
@@ -276,6 +281,10 @@ def decide_command(args: argparse.Namespace) -> int:
             session.answer(args.text)
         else:
             chosen = _choose(session.pending, args.only)
+            if getattr(args, "always", False) and not _always(session, chosen, yes=args.yes):
+                print("unabridged: nothing was stored or approved.", file=sys.stderr)
+                session.core.store.close()
+                return 0
             act = session.approve if args.command == "approve" else session.deny
             for call_id in chosen:
                 act(call_id, getattr(args, "reason", ""))
@@ -286,6 +295,42 @@ def decide_command(args: argparse.Namespace) -> int:
         session.core.store.close()
         return 0
     return asyncio.run(_drive(session, None, output))
+
+
+def _always(session: Session, chosen: Sequence[str], *, yes: bool) -> bool:
+    """Show the rules that allow these calls, and store them when the user agrees.
+
+    Raises SessionError where no rule can allow a call, before anything is stored.
+    """
+    from .headless import printable
+    from .remember import as_toml, asked, remember, rules_for
+    from .session import SessionError
+
+    core = session.core
+    rules: list[Rule] = []
+    for item in session.pending:
+        if item.call_id not in chosen:
+            continue
+        wanted = asked(item.effects, core.rules, core.state.scope)
+        found = rules_for(wanted)
+        if found is None:
+            raise SessionError(
+                f"no rule can always allow {item.call_id} ({item.reason}): what loses git's work, "
+                "secrets, and commands or paths that are only known when they run are asked each "
+                "time. Approve it without --always, or `unabridged policy explain` it."
+            )
+        rules += [rule for rule in found if rule not in rules]
+    print(printable("\n".join(map(as_toml, rules))), file=sys.stderr, end="")
+    if not yes:
+        if not sys.stdin.isatty():
+            raise SessionError("give --yes to store these rules without being asked.")
+        print("Add this to your settings? [y/N] ", file=sys.stderr, end="", flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            return False
+    path = remember(rules)
+    print(f"unabridged: stored in {path}.", file=sys.stderr)
+    core.rules = (*core.rules, *rules)
+    return True
 
 
 def _choose(pending: Sequence[Any], only: str | None) -> list[str]:
