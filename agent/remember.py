@@ -120,7 +120,8 @@ def as_toml(rule: Rule) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # a basic string of TOML, too
+    """A basic string of TOML: one of JSON, but that it may not hold DEL either."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def remember(rules: Sequence[Rule], path: Path | None = None) -> Path:
