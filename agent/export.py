@@ -11,10 +11,12 @@ from .events import (
     AssistantMessage,
     Decision,
     Elided,
+    FilesChanged,
     Finish,
     ImagePart,
     Interruption,
     PackSegment,
+    PrefixChanged,
     RunEnded,
     RunStarted,
     SessionStarted,
@@ -22,6 +24,7 @@ from .events import (
     ToolCall,
     ToolResult,
     UserMessage,
+    WindowFilling,
     to_line,
 )
 
@@ -53,11 +56,21 @@ def markdown(session: str, events: Sequence[AnyEvent]) -> str:
 def _section(event: AnyEvent) -> list[str]:
     match event:
         case SessionStarted():
-            return [f"Repository `{event.repo}`, started {event.at}, Unabridged {event.version}."]
+            origin = f" It goes on from session {event.continues}." if event.continues else ""
+            return [
+                f"Repository `{event.repo}`, started {event.at}, Unabridged {event.version}.{origin}"
+            ]
         case RunStarted():
             return [f"*Run with {event.model} at {event.endpoint}, effort {event.effort}.*"]
         case PackSegment():
             return [f"*A segment of the repository: {len(event.files)} whole files.*"]
+        case FilesChanged():
+            return ["## Harness", "*Files changed by others:*", fenced(event.text)]
+        case PrefixChanged():
+            return [f"*The prefix is not that of {event.since} from here on: {event.block}.*"]
+        case WindowFilling():
+            share = event.tokens / event.window
+            return [f"*The context window is {share:.0%} full: {event.tokens:,} tokens.*"]
         case UserMessage():
             who = "User" if event.origin == "user" else "Harness"
             shown = [p.text if isinstance(p, TextPart) else _image(p) for p in event.parts]

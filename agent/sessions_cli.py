@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .events import AnyEvent, AssistantMessage, TextPart, ToolResult, UserMessage
+from .events import AnyEvent, AssistantMessage, FilesChanged, TextPart, ToolResult, UserMessage
 from .store import SUFFIX, SessionInUseError, Store, StoreError, find, read
 
 
@@ -113,6 +113,9 @@ def _show(args: argparse.Namespace, folder: Path) -> int:
                 )
                 if calls and event.content.strip():
                     print(printable(f"        {calls}"))
+            case FilesChanged():
+                names = ", ".join(sorted({*event.files, *event.left}))
+                print(printable(f"harness: changed by others: {names}"))
             case ToolResult(error=True):
                 print(printable(f"        failed: {event.text.strip().splitlines()[0]}"))
             case _:
@@ -153,6 +156,8 @@ def _texts(event: AnyEvent) -> Iterator[tuple[str, str]]:
             yield from (("call", call.arguments) for call in event.calls)
         case ToolResult():
             yield "result", event.text
+        case FilesChanged():
+            yield "note", event.text
         case _:
             pass
 

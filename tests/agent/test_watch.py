@@ -23,6 +23,7 @@ from unabridged.agent.events import (
     ToolResult,
     UserMessage,
 )
+from unabridged.agent.export import markdown
 from unabridged.agent.policy import parse_allow
 from unabridged.agent.providers.scripted import Question
 from unabridged.agent.session import Session
@@ -74,6 +75,7 @@ async def test_an_edit_by_another_is_told_as_a_diff_and_counts_as_seen(bench: Be
     assert len(diff.splitlines()) == 9
     assert bench.messages(session, 1)[-1] == {"role": "user", "content": note.text}
     assert bench.read("a.py") == "".join(lines).replace("theirs", "both").encode()
+    assert note.text in markdown(session.id, session.events)
     assert bench.code(session) == 0
 
 
