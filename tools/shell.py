@@ -113,11 +113,17 @@ class Shell(Tool[ShellArguments]):
         return effects
 
     def preview(self, args: ShellArguments, facts: Facts) -> str:
-        """The command, and what it asks for."""
+        """The command, what it asks for, and what of git's it would lose."""
         if args.action != "run":
             return ""
         asked = [name for name in ("writes", "network", "background") if getattr(args, name)]
-        return f"{args.command}\n# {', '.join(asked)}" if asked else args.command
+        lines = [args.command, f"# {', '.join(asked)}" if asked else ""]
+        effects = self.effects(args, facts)
+        if any(effect.kind is EffectKind.GIT_DESTRUCTIVE for effect in effects):
+            from .losses import losses
+
+            lines.append(losses(effects, facts.root))
+        return "\n".join(filter(None, lines))
 
     async def run(self, args: ShellArguments, context: Context) -> Result:
         """Run the command to its end, or start, list, show or stop a job."""
@@ -208,9 +214,7 @@ def environment(
     The harness's own keys (`UNABRIDGED_*`, `MOONSHOT_*`) are never passed on.
     """
     passed = {
-        name: value
-        for name, value in env.items()
-        if name in keep or not _held_back(name, secrets)
+        name: value for name, value in env.items() if name in keep or not _held_back(name, secrets)
     }
     return passed | _NOBODY_TYPES | HARDENED_ENV
 
@@ -220,6 +224,7 @@ _SECRET_VARIABLE = re.compile(
     r"(?i)(^|_)(API_?KEY|ACCESS_?KEY|SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|PRIVATE_?KEY|"
     r"CREDENTIALS?|PGPASSWORD)($|_)"
 )
+
 
 @cache
 def _held_back(name: str, secrets: bool) -> bool:
