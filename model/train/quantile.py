@@ -87,10 +87,20 @@ class QuantileBalancer:
 
     Args:
         model: a K3, or any module with `Router`s in it.
+        memory: share of the old bias in the new one. A step of a few thousand tokens is a noisy
+            sample; the report's appendix D averages too.
         bins: see `Histogram`.
+        watch_inference: count passes without gradients, and no others.
     """
 
-    def __init__(self, model: nn.Module, bins: int = 1000) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        memory: float = 0.0,
+        bins: int = 1000,
+        watch_inference: bool = False,
+    ) -> None:
+        self.memory, self.watch_inference = memory, watch_inference
         self.routers = [module for module in model.modules() if isinstance(module, Router)]
         self.bins = bins
         self._histograms = [self._fresh(router) for router in self.routers]
@@ -103,7 +113,8 @@ class QuantileBalancer:
 
     def _watch(self, i: int) -> Any:
         def hook(module: nn.Module, inputs: Any, routing: Routing) -> None:
-            if torch.is_grad_enabled():  # an evaluation in between is not part of the step
+            # An evaluation in between is not part of the step.
+            if torch.is_grad_enabled() != self.watch_inference:
                 self._histograms[i].add(routing)
 
         return hook
@@ -111,16 +122,20 @@ class QuantileBalancer:
     @torch.no_grad()
     def step(self) -> list[float]:
         """Set the biases for the next step; the excess load of each router in this one."""
-        excess: list[float] = []
-        for i, router in enumerate(self.routers):
-            histogram = self._histograms[i]
-            if dist.is_initialized():
+        if dist.is_initialized():
+            for histogram in self._histograms:
                 dist.all_reduce(histogram.counts)
                 dist.all_reduce(histogram.load)
-            router.e_score_correction_bias.copy_(histogram.new_bias())
-            excess.append(histogram.excess)
+        excess = self.excess()
+        for i, router in enumerate(self.routers):
+            new = self._histograms[i].new_bias()
+            router.e_score_correction_bias.lerp_(new, 1 - self.memory)
             self._histograms[i] = self._fresh(router)
         return excess
+
+    def excess(self) -> list[float]:
+        """The excess load of each router in what was counted since the last step."""
+        return [histogram.excess for histogram in self._histograms]
 
     def close(self) -> None:
         """Stop watching."""

@@ -53,6 +53,8 @@ class Recipe(_Strict):
     weight_decay: Fraction = 0.1
     clip: Annotated[float, Field(gt=0)] = 1.0
     """Largest norm of the gradient."""
+    balance_memory: Fraction = 0.0
+    """Share of a router's bias that stays when a step sets it anew; see `QuantileBalancer`."""
     context_weight: Fraction = 0.1
     """Weight of tokens that the model reads but does not write."""
     phases: tuple[Phase, ...] = Field(min_length=1)

@@ -103,7 +103,9 @@ class Trainer:
         folder.mkdir(parents=True, exist_ok=True)
         if (last := last_checkpoint(folder)) is not None:
             self._resume(last)
-        self.balancer = QuantileBalancer(model)  # starts from the biases that the model has
+        self.balancer = QuantileBalancer(
+            model, recipe.balance_memory
+        )  # starts from the biases that the model has
 
     # --- a step ----------------------------------------------------------------------------------
 
@@ -233,7 +235,7 @@ class Trainer:
     def _resume(self, path: Path) -> None:
         try:
             state = torch.load(path, map_location=self.model.device, weights_only=True)
-            if state["recipe"] != self.recipe.model_dump(mode="json"):
+            if Recipe.model_validate_json(json.dumps(state["recipe"])) != self.recipe:
                 raise TrainingError(
                     f"{path}: this run follows another recipe; give a new folder, or the recipe "
                     "it began with"
@@ -310,6 +312,17 @@ def evaluate(model: K3, samples: Sequence[Sample]) -> dict[str, Score]:
             count, good / max(tokens, 1), exact / max(ranges, 1), whole / max(count, 1)
         )
     return scores
+
+
+@torch.no_grad()
+def load_excess(model: K3, samples: Sequence[Sample]) -> list[float]:
+    """How much more than its share the busiest expert of each layer gets; see `Histogram`."""
+    model.eval()
+    balancer = QuantileBalancer(model, watch_inference=True)
+    for pack in _packs(samples):
+        model.hidden(pack.tensors()[0].to(model.device), pack.lengths)
+    balancer.close()
+    return balancer.excess()
 
 
 def _packs(samples: Sequence[Sample]) -> Iterator[Pack]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unabridged.model.chat.tokenizer import Tokenizer
 from unabridged.model.k3 import K3
 from unabridged.model.moe import Router, route
+from unabridged.model.train.corpus import held_out
 from unabridged.model.train.quantile import Histogram, QuantileBalancer, exact_bias
+from unabridged.model.train.trainer import load_excess
 
 
 def by_definition(scores: np.ndarray, bias: np.ndarray, k: int) -> np.ndarray:
@@ -86,3 +90,34 @@ def test_a_bias_takes_effect_in_the_next_step_only(tiny_model: Callable[..., K3]
     assert balancer.step() == [0.0] * 3
     assert torch.equal(router.e_score_correction_bias, bias)
     balancer.close()
+
+
+def test_memory_keeps_a_share_of_the_old_bias(tiny_model: Callable[..., K3]) -> None:
+    tokens = torch.randint(0, 256, (200,), generator=torch.Generator().manual_seed(0))
+    biases: list[torch.Tensor] = []
+    for memory in (0.0, 0.75):
+        model = tiny_model()
+        balancer = QuantileBalancer(model, memory)
+        model.hidden(tokens, [200])
+        balancer.step()
+        router = next(module for module in model.modules() if isinstance(module, Router))
+        biases.append(router.e_score_correction_bias)
+    torch.testing.assert_close(biases[1], biases[0] / 4)
+
+
+def test_load_is_measured_at_inference(tokenizer: Tokenizer, tiny_model: Callable[..., K3]) -> None:
+    """Against a plain count of where the routers send each token."""
+    model = tiny_model()
+    samples = held_out(tokenizer, [], 8)
+    counts = torch.zeros(3, 8)
+    routers = [module for module in model.modules() if isinstance(module, Router)]
+
+    def count(module: Any, inputs: Any, routing: Any) -> None:
+        chosen = torch.bincount(routing.experts.flatten(), minlength=8)
+        counts[routers.index(module)] += chosen
+
+    for router in routers:
+        router.register_forward_hook(count)
+    found = load_excess(model, samples)
+    expected = counts.amax(1) / counts.mean(1) - 1
+    torch.testing.assert_close(torch.tensor(found), expected)
