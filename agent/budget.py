@@ -16,6 +16,8 @@ MIN_COMPLETION = 1024
 """Tokens that must be left of the window for a request to make sense."""
 WARN_SHARE, ASK_SHARE = 0.8, 0.92
 """Parts of the window from which the user is warned, and chooses how to go on."""
+THOUGHT_SHARE = 0.9
+"""Part of a reply's tokens from which reasoning leaves too little for the answer."""
 Said = Literal["", "warned", "asked"]
 """What a session's log says of its window."""
 
@@ -82,6 +84,17 @@ def reached(limits: Limits, spent: Spent, minutes: float) -> BudgetReached | Non
     if limits.minutes is not None and minutes >= limits.minutes:
         return BudgetReached(kind="minutes", limit=limits.minutes, used=minutes)
     return None
+
+
+def eaten_by_thinking(usage: Usage | None, allowed: int) -> str | None:
+    """A warning when reasoning took most of the tokens that a reply was allowed."""
+    if usage is None or usage.reasoning is None or usage.reasoning <= THOUGHT_SHARE * allowed:
+        return None
+    return (
+        f"Thinking took {usage.reasoning:,} of the {allowed:,} tokens that the reply could have: "
+        "little was left for the answer. Lower the effort; if it is low, the endpoint may not "
+        "honour it."
+    )
 
 
 def filling(tokens: int, window: int, said: Said) -> tuple[WindowFilling | None, str | None]:

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from .context.errors import Stop, never
+
 FILE_CAP = 64 << 20
 """Bytes of the largest file whose copy is kept when a call names it."""
 CALL_CAP = 512 << 20
@@ -217,9 +219,12 @@ class Copies:
         self._last = self._look_around(self._last.entries)
         return self._last
 
-    def changes(self, before: Snapshot) -> list[Change]:
-        """What changed since a scan; from now on its copies of these paths are kept."""
-        after = self._look_around(before.entries)
+    def changes(self, before: Snapshot, stop: Stop = never) -> list[Change]:
+        """What changed since a scan; from now on its copies of these paths are kept.
+
+        When stopped, what was found by then.
+        """
+        after = self._look_around(before.entries, stop)
         found: list[Change] = []
         for name, (signature, copy) in after.entries.items():
             was = before.entries.get(name)
@@ -228,7 +233,7 @@ class Copies:
             elif was is None and (before.complete or signature.changed >= before.began):
                 found.append(Change(name, ABSENT if before.complete else _UNKNOWN, copy))
         for name, (_, copy) in before.entries.items():
-            if name not in after.entries and (now := self.look(name)) != copy:
+            if name not in after.entries and not stop() and (now := self.look(name)) != copy:
                 found.append(Change(name, copy, now))
         for change in found:
             self._promote(change.before)
@@ -245,11 +250,13 @@ class Copies:
         if copy.kind in ("file", "link") and path.is_file():
             self._store_file(self._kept, path)
 
-    def _look_around(self, known: Mapping[str, tuple[_Signature, Copy]]) -> Snapshot:
+    def _look_around(
+        self, known: Mapping[str, tuple[_Signature, Copy]], stop: Stop = never
+    ) -> Snapshot:
         snapshot = Snapshot(time.time_ns())
         left = SCAN_CAP
         for name, found in _walk(self.root, SCAN_ENTRIES):
-            if found is None:
+            if found is None or stop():
                 snapshot.complete = False
                 break
             if self._own is not None and name.startswith(self._own):

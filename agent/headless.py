@@ -35,15 +35,11 @@ from .export import stream_head, stream_json
 from .providers.base import Delta, Notice, Waiting
 from .result import Result, build_result
 from .session import Session
+from .signals import SIGNALS
 from .store import StoreError
 from .undo import OUTSIDE
 
 Format = Literal["text", "json", "stream-json"]
-SIGNALS = {
-    signal.SIGINT: Exit.INTERRUPTED,
-    signal.SIGTERM: Exit.TERMINATED,
-    signal.SIGHUP: Exit.HANGUP,
-}
 
 
 @dataclass(frozen=True)
@@ -96,11 +92,15 @@ def write_result(session: Session, result: Result) -> None:
         raise
 
 
-def report_failure(reason: str, format: Format) -> int:  # noqa: A002 - the name of the option
-    """A run that could not begin for want of storage: one line, and the result where it is read."""
+def report_failure(
+    reason: str,
+    format: Format,  # noqa: A002 - the name of the option
+    code: Exit = Exit.INTERNAL,
+) -> int:
+    """A run that could not begin: one line, and the result where it is read."""
     print(f"unabridged: {reason}", file=sys.stderr)
     result = build_result(
-        session="", events=(), ended=ended(Exit.INTERNAL, reason), spent=Spent(), files_changed=(),
+        session="", events=(), ended=ended(code, reason), spent=Spent(), files_changed=(),
         seconds=0.0,
     )  # fmt: skip
     if format == "json":

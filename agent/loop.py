@@ -10,17 +10,15 @@ import asyncio
 import time
 from contextlib import aclosing
 
-from .budget import filling, reached
+from .budget import eaten_by_thinking, filling, reached
 from .calls import replay_exceptions
 from .core import Core, ended
 from .events import (
     AssistantMessage,
     BudgetReached,
-    Call,
     CallDropped,
     Elided,
     Error,
-    Interruption,
     RequestSent,
     RunEnded,
     TextPart,
@@ -28,16 +26,8 @@ from .events import (
     UserMessage,
 )
 from .exits import Exit
-from .providers.base import (
-    CallDelta,
-    ContentDelta,
-    Provider,
-    ProviderError,
-    ReasoningDelta,
-    Reply,
-    Request,
-    Waiting,
-)
+from .partial import Partial
+from .providers.base import Notice, Provider, ProviderError, Reply, Request
 from .settle import NOBODY, Settler
 from .stuck import circle
 
@@ -167,6 +157,20 @@ class Loop:
         self.core.append(event)
         return ended(Exit.BUDGET, f"{event.kind}: {event.used:g} of {event.limit:g} used")
 
+    def _seconds_left(self) -> float | None:
+        """Until the limit on minutes ends the run, and a request in its middle; None without one."""
+        minutes = self.core.limits.minutes
+        if minutes is None:
+            return None
+        return max(0.0, self._started + 60 * minutes - time.monotonic())
+
+    def _out_of_time(self) -> RunEnded:
+        """The limit on minutes was met within a request."""
+        minutes = self.core.limits.minutes
+        assert minutes is not None
+        self.core.append(BudgetReached(kind="minutes", limit=minutes, used=minutes))
+        return ended(Exit.BUDGET, f"minutes: all {minutes:g} used, in the middle of a request")
+
     def _over_load_limit(self) -> RunEnded | None:
         """Nothing is sent when the first request alone would cost more than it may."""
         core, limit = self.core, self.core.load_limit
@@ -213,11 +217,17 @@ class Loop:
             )
         )
         request = Request(run.model, messages, view.tools, run.effort, left)
+        limit = asyncio.timeout(self._seconds_left())
         began = time.monotonic()
         try:
-            reply = await self._receive(request)
+            async with limit:
+                reply = await self._receive(request)
         except ProviderError as error:
             return self._failed(error, self.provider.window < estimate + left)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._out_of_time()
         message = core.append(
             AssistantMessage(
                 step=sent.step,
@@ -235,6 +245,9 @@ class Loop:
         )
         for exception in replay_exceptions(message):
             core.append(exception)
+        warning = eaten_by_thinking(reply.usage, left)
+        if warning is not None:
+            core.emit(Notice(warning))
         return None
 
     async def _receive(self, request: Request) -> Reply:
@@ -258,38 +271,3 @@ class Loop:
         if error.kind == "context_overflow" and smaller:
             return None
         return ended(Exit.PROVIDER, error.message)
-
-
-class Partial:
-    """What has come of a reply so far."""
-
-    def __init__(self) -> None:
-        self.reasoning: list[str] = []
-        self.content: list[str] = []
-        self.calls: dict[int, list[str]] = {}
-
-    def add(self, item: object) -> None:
-        """Take in a delta; a retry voids what came before it."""
-        match item:
-            case ReasoningDelta():
-                self.reasoning.append(item.text)
-            case ContentDelta():
-                self.content.append(item.text)
-            case CallDelta():
-                call = self.calls.setdefault(item.index, ["", "", ""])
-                call[0] += item.id
-                call[1] += item.name
-                call[2] += item.arguments
-            case Waiting():
-                self.__init__()
-            case _:
-                pass
-
-    def interruption(self) -> Interruption:
-        """The event that keeps it."""
-        return Interruption(
-            during="request",
-            reasoning="".join(self.reasoning),
-            content="".join(self.content),
-            calls=tuple(Call(id=i, name=n, arguments=a) for i, n, a in self.calls.values()),
-        )

@@ -31,6 +31,7 @@ from .context_options import (
 )
 from .events import ImagePart, Part, RunStarted, SessionStarted, TextPart
 from .policy import Mode, Rule, parse_allow
+from .signals import Stopped, held, stoppable
 
 if TYPE_CHECKING:
     from .core import OnAsk
@@ -173,7 +174,8 @@ def _guarded(command: Any) -> Any:
         from .view import ReplayError
 
         try:
-            return command(args)
+            with stoppable():
+                return command(args)
         except (
             ConfigError, ContextError, SandboxError, SessionError, SessionInUseError,
             UnknownSessionError,
@@ -184,6 +186,10 @@ def _guarded(command: Any) -> Any:
             from .headless import report_failure
 
             return report_failure(str(error), args.output)
+        except Stopped as stop:
+            from .headless import report_failure
+
+            return report_failure("stopped before the run began", args.output, stop.code)
 
     return run
 
@@ -216,10 +222,24 @@ def run_command(args: argparse.Namespace) -> int:
     settings = replace(settings, context=replace(settings.context, named=named))
     provider = _provider(args, config)
     output = _output(args)
+
+    session = _create(root, provider, settings, folder)
+    return asyncio.run(_drive(session, words, output))
+
+
+def _create(*place: Any, **options: Any) -> Session:
+    """A new session; of one that a signal stops while it loads, nothing is left."""
     from .session import Session
 
-    session = Session.create(root, provider, settings, folder)
-    return asyncio.run(_drive(session, words, output))
+    session: Session | None = None
+    try:
+        with held() as stop:
+            session = Session.create(*place, stop=stop, **options)
+    except Stopped:
+        if session is not None:
+            session.core.store.discard()
+        raise
+    return session
 
 
 def _go_on(
@@ -245,7 +265,7 @@ def _hand_over(
     args: argparse.Namespace, folder: Path, name: str, words: tuple[Part, ...] | None
 ) -> int:
     from .handover import instructions, left_behind
-    from .session import Session, options_of
+    from .session import options_of
     from .store import Store
 
     name = _session_id(args, folder, name)
@@ -259,7 +279,7 @@ def _hand_over(
         output = _output(args)
         root = next((Path(e.repo) for e in events if isinstance(e, SessionStarted)), None)
         root = root or find_repo(args.repo)
-        session = Session.create(root, provider, settings, folder, continues=events)
+        session = _create(root, provider, settings, folder, continues=events)
     _note(args, f"session {session.id} goes on from {name}, and leaves behind:")
     for line in left_behind(events):
         _note(args, line)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 import time
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ..tools.ask_user import AskUserArguments
 from ..tools.base import Context, Result, ToolError
@@ -22,6 +23,8 @@ from ..tools.finish import FinishArguments
 from ..tools.propose_plan import ProposePlanArguments
 from ..tools.sandbox import Grant
 from .calls import BadCall, Judged, plan_effects, same_effects, understand
+from .context.errors import Stop
+from .copies import Change
 from .core import Core, ended
 from .effects import EffectKind
 from .events import (
@@ -51,12 +54,14 @@ from .undo import AFTER, OUTSIDE
 
 MOST_NAMED = 20
 """Paths named in a note to the model."""
-KEEP = "Stay within it; what is outside is asked again."
 NOBODY = "nobody is there to approve it (headless run)"
 
 
 class Settler:
     """Settles the open calls of the last reply."""
+
+T = TypeVar("T")
+
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -232,8 +237,12 @@ class Settler:
         try:
             yield watched
         finally:
-            watched.after = undo.after(names)
-            changes = undo.changes(scan) if scan is not None else []
+
+            def look(stop: Stop) -> tuple[dict[str, str], list[Change]]:
+                changes = undo.changes(scan, stop) if scan is not None else []
+                return undo.after(names), changes
+
+            watched.after, changes = await _to_its_end(look)
             found = {c.name: str(c.before) for c in changes if c.name not in watched.after}
             if found:
                 self.core.append(Checkpoint(call_id=call_id, files=found))
@@ -375,6 +384,28 @@ class Watched:
 async def _together(runs: Sequence[Coroutine[Any, Any, bool]]) -> list[bool]:
     """Run side by side, and see every one to its end also when one of them breaks."""
     if len(runs) == 1:
+async def _to_its_end(function: Callable[[Stop], T]) -> T:
+    """Run blocking work in a thread, also when the run is cancelled: it is then told to stop soon.
+
+    A cancel that comes meanwhile comes again at the next wait, after what was found is logged.
+    """
+    task, loop, stop = asyncio.current_task(), asyncio.get_running_loop(), threading.Event()
+    assert task is not None
+    work = asyncio.create_task(asyncio.to_thread(function, stop.is_set))
+    if task.cancelling():
+        loop.call_later(LOOK_SECONDS, stop.set)
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            cancelled = True
+            loop.call_later(LOOK_SECONDS, stop.set)
+    if cancelled:
+        loop.call_soon(task.cancel)
+    return work.result()
+
+
         return [await runs[0]]
     outcomes = await asyncio.gather(*runs, return_exceptions=True)
     for outcome in outcomes:

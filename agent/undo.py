@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from ..tools.diff import whole_diff
 from ..tools.text import UTF8, detect
+from .context.errors import Stop, never
 from .copies import Change, Copies, Copy, Snapshot
 from .events import AnyEvent, AssistantMessage, Checkpoint, ToolResult
 
@@ -127,9 +128,9 @@ class Undo:
         """Before a command that may touch anything; blocking, run it in a thread."""
         return self.copies.scan()
 
-    def changes(self, before: Snapshot) -> list[Change]:
-        """After it: what it changed. Blocking."""
-        return self.copies.changes(before)
+    def changes(self, before: Snapshot, stop: Stop = never) -> list[Change]:
+        """After it: what it changed; when stopped, what was found by then. Blocking."""
+        return self.copies.changes(before, stop)
 
     def read(self, copy: str) -> bytes | None:
         """The bytes of a file as a checkpoint names it; None when there are none."""

@@ -8,7 +8,8 @@ it has the whole next request, so it holds all that the client does in between: 
 apart, record it, run the command, build, serialise and send the next request. Measured by the
 server, for every client alike.
 
-The floor is the smallest loop over httpx that does the same work and keeps nothing on disk. With
+The floor is the smallest loop over httpx that does the same work and keeps nothing on disk; a
+second one writes each message to a log and flushes each reply before its call runs, as ours does. With
 `--prefix` each client works in a repository of that many bytes of text; the floor then sends
 the very bytes that ours sent, serialised once. Each run has a new home and a new one-file git
 repository, with prompts for permission, telemetry and updates off. Peers are run if they are found
@@ -184,10 +185,15 @@ def serve(steps: int, log: Path) -> None:
 # --- the floor ------------------------------------------------------------------------------------
 
 
-def bare(url: str, prefix: Path | None) -> None:
-    """The smallest loop that does the work. `prefix`: messages to send, already serialised."""
+def bare(url: str, prefix: Path | None, log: Path | None) -> None:
+    """The smallest loop that does the work.
+
+    `prefix`: messages to send, already serialised. `log`: where to write each message, and flush
+    each reply to the disk before its calls run.
+    """
     import httpx
 
+    kept = log.open("ab", buffering=0) if log else None
     head = json.dumps({"model": "k", "stream": True, "tools": TOOLS})[:-1].encode()
     start = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": TASK}]
     first = prefix.read_bytes() if prefix else b",".join(json.dumps(m).encode() for m in start)
@@ -213,11 +219,16 @@ def bare(url: str, prefix: Path | None) -> None:
                 return
             reply["tool_calls"] = calls
             messages.append(json.dumps(reply).encode())
+            if kept:
+                kept.write(messages[-1] + b"\n")
+                getattr(os, "fdatasync", os.fsync)(kept.fileno())
             for call in calls:
                 command = json.loads(call["function"]["arguments"])["command"]
                 done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
                 result = {"role": "tool", "tool_call_id": call["id"], "content": done.stdout}
                 messages.append(json.dumps(result).encode())
+                if kept:
+                    kept.write(messages[-1] + b"\n")
 
 
 # --- clients --------------------------------------------------------------------------------------
@@ -241,8 +252,12 @@ def _files(home: Path, files: dict[str, str]) -> None:
 
 
 def floor(place: Place) -> list[str]:
-    more = [str(place.prefix)] if place.prefix else []
-    return [sys.executable, __file__, "--bare", place.url, *more]
+    return [sys.executable, __file__, "--bare", place.url, str(place.prefix or ""), ""]
+
+
+def flushed(place: Place) -> list[str]:
+    log = str(place.home / "log")
+    return [sys.executable, __file__, "--bare", place.url, str(place.prefix or ""), log]
 
 
 def ours(place: Place) -> list[str]:
@@ -308,6 +323,7 @@ def vibe(place: Place) -> list[str]:
 
 CLIENTS: dict[str, Callable[[Place], list[str]]] = {
     "bare httpx loop": floor,
+    "the same, replies flushed": flushed,
     "Unabridged": ours,
     "tau": tau,
     "mini-swe-agent": mini,
@@ -448,13 +464,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", action="append", default=[], choices=list(CLIENTS))
     parser.add_argument("--bin", action="append", default=[], help="folder with peers' programs")
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--bare", nargs="+", help=argparse.SUPPRESS)
+    parser.add_argument("--bare", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.serve:
         serve(int(options.serve[0]), Path(options.serve[1]))
         return 0
     if options.bare:
-        bare(options.bare[0], Path(options.bare[1]) if options.bare[1:] else None)
+        url, *paths = options.bare
+        bare(url, *(Path(path) if path else None for path in paths))
         return 0
     own = str(Path(sys.executable).parent)
     os.environ["PATH"] = os.pathsep.join([own, *options.bin, os.environ["PATH"]])

@@ -212,6 +212,25 @@ def test_done(cli: Cli) -> None:
     assert cli.log.stat().st_mode & 0o077 == 0
 
 
+def test_c59_each_request_says_what_was_cached_and_what_it_cost(cli: Cli) -> None:
+    usage = {"prompt": 12_000, "cached": 11_000, "completion": 50}
+    cli.serve({**turn(call("read", path="a.py")), "usage": usage}, {**finish(), "usage": usage})
+    done = cli.run("Go")
+    assert done.err.count("11,000 tokens cached, 1,000 not, 50 out, 0.0") == 2
+    tokens = cli.kept_result["tokens"]
+    assert (tokens["cached"], tokens["uncached"], tokens["completion"]) == (22_000, 2_000, 100)
+    assert cli.kept_result["cost_usd"] > 0
+
+
+def test_c70_a_repository_is_the_same_by_any_path(cli: Cli, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(cli.repo)
+    cli.serve(finish("partial"), finish())
+    assert cli.run("Go", "--repo", str(link)).code == 8
+    assert cli.events[0]["repo"] == str(cli.repo.resolve())
+    assert cli.run("--resume", "last", "--repo", str(cli.repo), "Go on.").code == 0
+
+
 def test_text_output_has_the_result_on_stdout_and_the_way_on_stderr(cli: Cli) -> None:
     cli.serve(READ, EDIT, finish())
     done = cli.run("Make f return 2", "--allow", "write")
@@ -368,6 +387,37 @@ def test_a_signal_stops_it_within_a_second(
     assert (ended["type"], ended["exit_code"]) == ("run_ended", code)
     assert datetime.fromisoformat(ended["at"]).timestamp() - sent < 1.0
     assert any(event["type"] == "interruption" for event in cli.events)
+    _, alive = psutil.wait_procs(children, timeout=2)
+    assert alive == []
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
+def test_a_signal_while_the_repository_loads_gives_a_result(
+    cli: Cli, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    slow = tmp_path / "bin/git"
+    slow.parent.mkdir()
+    slow.write_bytes(f"#!/bin/sh\necho > {tmp_path}/loading\nexec sleep 65\n".encode())
+    slow.chmod(0o755)
+    env = {**cli.env, "PATH": f"{slow.parent}:{cli.env['PATH']}"}
+    process = subprocess.Popen(
+        cli.command("run", "Go", "--json"), env=env, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    until = time.monotonic() + 20
+    while not (tmp_path / "loading").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    children = psutil.Process(process.pid).children(recursive=True)
+    sent = time.monotonic()
+    process.send_signal(number)
+    out, err = process.communicate(timeout=10)
+    assert time.monotonic() - sent < 2
+    assert process.returncode == code
+    assert json.loads(out)["exit_code"] == code
+    assert err.decode() == "unabridged: stopped before the run began\n"
+    assert not list(cli.sessions.glob("*"))
     _, alive = psutil.wait_procs(children, timeout=2)
     assert alive == []
 

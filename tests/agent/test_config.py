@@ -56,7 +56,7 @@ def test_without_any_settings_the_defaults_count(tmp_path: Path) -> None:
     assert config.origin["model"] == "default"
 
 
-def test_flag_beats_environment_beats_user_beats_default(tmp_path: Path) -> None:
+def test_c71_flag_beats_environment_beats_user_beats_default(tmp_path: Path) -> None:
     env = {"UNABRIDGED_MODEL": "env", "UNABRIDGED_EFFORT": "low"}
     config = load(tmp_path, FULL, env=env, flags=Flags(model="flag", steps=7))
     assert (config.model, config.effort, config.window) == ("flag", "low", 65536)
@@ -65,6 +65,7 @@ def test_flag_beats_environment_beats_user_beats_default(tmp_path: Path) -> None
     assert config.origin["effort"] == "environment UNABRIDGED_EFFORT"
     assert config.origin["window"].endswith("config.toml")
     assert config.prices["mine"].cached == 0.1
+    assert (tmp_path / "config.toml").read_bytes() == FULL.encode(), "nothing is written back"
 
 
 def test_rules_carry_their_origin(tmp_path: Path) -> None:

@@ -180,6 +180,33 @@ async def test_c44_c49_while_a_command_runs(bench: Bench, command: str, sandbox:
     assert end == "Finished."
 
 
+async def test_c44_while_it_looks_at_what_a_command_changed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a very large repository that takes long; nothing stands still meanwhile."""
+    session = bench.create([[("shell", {"command": "python3 -c pass"})]], allow=["execute"])
+    looked: list[float] = []
+
+    def changes(_before: object, stop: Callable[[], bool]) -> list[object]:
+        began = time.monotonic()
+        while not stop() and time.monotonic() < began + 20:
+            time.sleep(0.01)
+        looked.append(time.monotonic() - began)
+        return []
+
+    monkeypatch.setattr(session.core.undo, "changes", changes)
+
+    def later() -> None:
+        asyncio.get_running_loop().call_later(1.0, session.cancel)
+
+    assert await run_until(session, lambda i: isinstance(i, ToolStarted), later) < 2
+    assert 0.2 < looked[0] < 2
+    assert bench.code(session) == 130
+    await session.close()
+    monkeypatch.undo()
+    await gone_on(bench)
+
+
 async def test_c44_while_it_waits_for_a_person(bench: Bench) -> None:
     session = bench.create([[READ, EDIT]], on_ask="wait")
     assert await run_until(session, lambda i: getattr(i, "decision", "") == "ask") < 1

@@ -17,10 +17,13 @@ from unabridged.agent.events import (
     ArgumentsQuoted,
     AssistantMessage,
     CallDropped,
+    Checkpoint,
     Elided,
     EmptySkipped,
     Error,
     Finish,
+    Interruption,
+    Plan,
     RequestSent,
     TextPart,
     ToolCall,
@@ -28,7 +31,7 @@ from unabridged.agent.events import (
     ToolStarted,
     UserMessage,
 )
-from unabridged.agent.providers.base import ContentDelta, ReasoningDelta
+from unabridged.agent.providers.base import ContentDelta, Notice, ReasoningDelta
 from unabridged.agent.providers.scripted import ScriptedCall, Status, Tokens, Turn
 from unabridged.tools.base import Arguments, Context, Facts, Result, Tool
 from unabridged.tools.finish import Finish as FinishTool
@@ -576,6 +579,41 @@ async def test_a_limit_of_cost_and_a_cost_that_is_not_known(bench: Bench) -> Non
     assert bench.code(session) == 5
     assert len(bench.requests(session)) == 1
     assert session.result().cost_usd is None
+
+
+async def test_k26_thinking_that_eats_the_answer_is_said(bench: Bench) -> None:
+    def notices(items: Sequence[object]) -> list[str]:
+        return [item.text for item in items if isinstance(item, Notice)]
+
+    for reasoning, said in ((5_000, False), (600_000, True)):
+        usage = Tokens(prompt=10, completion=reasoning, reasoning=reasoning)
+        turn = Turn(calls=(ScriptedCall(name=DONE[0][0], arguments=DONE[0][1]),), usage=usage)
+        session = bench.create([turn], window=620_000)
+        found = notices(await bench.run(session, "go"))
+        assert bool(found) is said
+        assert not said or "600,000 of the" in found[0]
+
+
+async def test_k14_a_plan_is_an_argument_and_writes_nothing(bench: Bench) -> None:
+    plan = ("propose_plan", {"plan": "First a, then b.", "paths": ["a.py", "b.py"]})
+    session = await bench.play([[plan], DONE])
+    assert bench.code(session) == 3
+    assert [event.text for event in bench.of(session, Plan)] == ["First a, then b."]
+    assert bench.of(session, Checkpoint) == []
+    assert bench.read("a.py") == b"def f():\n    return 1\n"
+    without = await bench.play([[("propose_plan", {"paths": ["a.py"]})], DONE])
+    assert "plan: Field required" in bench.of(without, ToolResult)[0].text
+
+
+async def test_a_limit_of_minutes_ends_a_request(bench: Bench) -> None:
+    slow = Turn(reasoning="Hm.", content="Slow.", wire={"delay": 60, "chunk": 3})
+    began = time.monotonic()
+    session = await bench.play([slow, DONE], limits=Limits(minutes=0.005))
+    assert time.monotonic() - began < 5
+    assert bench.code(session) == 5
+    assert "minutes" in session.result().reason
+    assert bench.of(session, Interruption)[0].during == "request"
+    assert bench.code(await bench.play_on([DONE], "Go on.")) == 0
 
 
 async def test_a_limit_of_minutes(bench: Bench) -> None:

@@ -68,7 +68,7 @@ def test_every_file_is_sent_whole_and_the_manifest_comes_last(make_repo: MakeRep
     assert not loaded.exact
 
 
-def test_what_is_not_sent_is_named_with_its_reason(make_repo: MakeRepo) -> None:
+def test_c72_what_is_not_sent_is_named_with_its_reason(make_repo: MakeRepo) -> None:
     repo = make_repo(
         {
             "a.py": "x",

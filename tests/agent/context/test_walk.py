@@ -137,7 +137,7 @@ def test_a_tracked_folder_that_became_a_link_does_not_lead_out(
     assert reasons(listing)["folder/a.py"] == "behind a symbolic link"
 
 
-def test_submodules_are_one_entry_unless_asked(make_repo: MakeRepo) -> None:
+def test_c72_submodules_are_one_entry_unless_asked(make_repo: MakeRepo) -> None:
     library = make_repo({"lib.py": "x"}, "library")
     repo = make_repo({"a.py": "x"})
     repo.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library.root), "dep")
