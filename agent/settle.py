@@ -52,16 +52,19 @@ from .providers.base import CallOutput
 from .scope import Scope
 from .undo import AFTER, OUTSIDE
 
+LOOK_SECONDS = 0.2
+"""Time to find out what a cancelled command changed."""
+KEEP = "Stay within it; what is outside is asked again."
 MOST_NAMED = 20
 """Paths named in a note to the model."""
 NOBODY = "nobody is there to approve it (headless run)"
 
 
-class Settler:
-    """Settles the open calls of the last reply."""
-
 T = TypeVar("T")
 
+
+class Settler:
+    """Settles the open calls of the last reply."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -381,9 +384,6 @@ class Watched:
         )
 
 
-async def _together(runs: Sequence[Coroutine[Any, Any, bool]]) -> list[bool]:
-    """Run side by side, and see every one to its end also when one of them breaks."""
-    if len(runs) == 1:
 async def _to_its_end(function: Callable[[Stop], T]) -> T:
     """Run blocking work in a thread, also when the run is cancelled: it is then told to stop soon.
 
@@ -406,6 +406,9 @@ async def _to_its_end(function: Callable[[Stop], T]) -> T:
     return work.result()
 
 
+async def _together(runs: Sequence[Coroutine[Any, Any, bool]]) -> list[bool]:
+    """Run side by side, and see every one to its end also when one of them breaks."""
+    if len(runs) == 1:
         return [await runs[0]]
     outcomes = await asyncio.gather(*runs, return_exceptions=True)
     for outcome in outcomes:
