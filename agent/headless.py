@@ -184,6 +184,8 @@ class Reporter:
             self._line(to_line(item))  # pyright: ignore[reportArgumentType] - an event has `seq`
         if self._output.format == "text" and not self._output.quiet:
             self._tell(item)
+        elif isinstance(item, ToolResult) and (paths := item.data.get(OUTSIDE)):
+            self._warn(f"changed what nobody agreed to: {printable(', '.join(map(str, paths)))}")
 
     def finish(self, result: Result) -> None:
         """The end of the run."""

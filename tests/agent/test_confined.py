@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from unabridged.agent.effects import Effect, EffectKind
 from unabridged.agent.events import BudgetReached, Checkpoint, RequestSent, ToolResult
-from unabridged.agent.headless import summary
+from unabridged.agent.headless import Output, run_headless, summary
 from unabridged.agent.policy import outside_scope
 from unabridged.agent.providers.scripted import ScriptedProvider
 from unabridged.agent.undo import Undo
@@ -171,7 +172,7 @@ async def test_a_plan_is_held_to_also_by_a_call_that_may_write(bench: Any) -> No
 
 
 def test_gits_own_files_belong_to_git_but_not_what_it_runs() -> None:
-    changed = dict.fromkeys(
+    changed: dict[str, EffectKind] = dict.fromkeys(
         (".git/index", ".git/refs/heads/main", ".git/hooks/pre-commit", ".git/config"),
         EffectKind.WRITE,
     )
@@ -188,3 +189,19 @@ async def test_the_state_of_the_sandbox_is_in_the_result(bench: Any, mode: str) 
     session = await bench.play([FINISH], sandbox=mode)
     said = session.result().sandbox
     assert said.startswith("sandbox off: switched off" if mode == "off" else "sandbox on")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+async def test_what_nobody_agreed_to_is_said_on_standard_error(
+    bench: Any, capfd: pytest.CaptureFixture[str], form: Any
+) -> None:
+    session = bench.create([[("shell", {"command": SNEAKY})], FINISH], allow=["execute"])
+    assert await run_headless(session, "Do it", Output(format=form)) == 0
+    said = capfd.readouterr()
+    assert "changed what nobody agreed to: a.py, b.py, new\n" in said.err
+    if form == "json":
+        found = json.loads(said.out)["outside_scope"]
+        assert found == [{"path": name, "step": 1} for name in ("a.py", "b.py", "new")]
+    else:
+        assert "sandbox off: switched off" in said.err
+        assert f"unabridged undo {session.id} --step 1" in said.out
