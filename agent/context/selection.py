@@ -131,6 +131,7 @@ def select(
     )
     if not listing.files and not listing.left:
         raise ContextError(f"{root}: there are no files here, nothing to run on.")
+    check(stop)
     selection = Selection(skipped=list(listing.left), history=read_history(root, stop))
     told = told or {}
     levels = {name: one.level for name, one in told.items()}
@@ -229,7 +230,9 @@ def _settle(
                 check(stop)
             results.append(read(job))
         _count([part for part in results if isinstance(part, Part)], counts, stop)
-        for job, result in zip(jobs, results, strict=True):
+        for number, (job, result) in enumerate(zip(jobs, results, strict=True)):
+            if number % _BATCH == 0:
+                check(stop)
             if isinstance(result, str):
                 selection.skipped.append(Left(job[0], result))
                 gone.add(job[0])

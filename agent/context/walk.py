@@ -161,10 +161,12 @@ def _from_git(root: Path, wanted: Matcher, submodules: bool, stop: Stop) -> List
         else:
             names.add(name)
     names.update(name for data in ignored_files for name in _decoded(data) if wanted(name))
+    check(stop)
     ignored_folders = _outermost(sorted(_decoded(ignored_names)))
     left += [Left(name, IGNORED_BY_GIT) for name in ignored_folders if name not in names]
 
     files, irregular = _stat(root, names, stop)
+    check(stop)
     left += irregular
     for name in modules:
         inside = walk(root / name, stop=stop) if submodules and _checked_out(root, name) else None
