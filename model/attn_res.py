@@ -95,20 +95,16 @@ class BlockResiduals:
 
 
 class Partial(NamedTuple):
-    """A softmax mixture that more sources may join: the online-softmax triple, float32."""
+    """A softmax mixture that one more source may join, float32."""
 
-    highest: Tensor  # [...] the largest score so far
-    denominator: Tensor  # [...] sum of exp(score - highest)
-    total: Tensor  # [..., hidden] sum of exp(score - highest) * value
+    mixture: Tensor  # [..., hidden] of the sources so far
+    weight: Tensor  # [...] log of the sum of exp(score), as one score that stands for them all
 
     def merge(self, source: Tensor, key: Tensor, eps: float) -> Tensor:
         """The mixture with one more source, [..., hidden] in its dtype."""
         value = source.float()
-        score = _scores(value, key, eps)
-        highest = torch.maximum(self.highest, score)
-        old, new = (self.highest - highest).exp(), (score - highest).exp()
-        total = self.total * old[..., None] + value * new[..., None]
-        return (total / (self.denominator * old + new)[..., None]).to(source.dtype)
+        share = torch.sigmoid(_scores(value, key, eps) - self.weight)
+        return torch.lerp(self.mixture, value, share[..., None]).to(source.dtype)
 
 
 def mix_online(sources: Sequence[Tensor], keys: Tensor, eps: float) -> list[Partial]:
@@ -116,10 +112,8 @@ def mix_online(sources: Sequence[Tensor], keys: Tensor, eps: float) -> list[Part
     values = torch.stack([source.float() for source in sources])  # [S, ..., hidden]
     normal = values * torch.rsqrt(values.square().mean(-1, keepdim=True) + eps)
     scores = torch.einsum("s...d,qd->qs...", normal, keys)
-    highest = scores.amax(1)
-    weights = (scores - highest[:, None]).exp()
-    totals = torch.einsum("qs...,s...d->q...d", weights, values)
-    return [Partial(*parts) for parts in zip(highest, weights.sum(1), totals, strict=True)]
+    mixtures = torch.einsum("qs...,s...d->q...d", scores.softmax(1), values)
+    return [Partial(*parts) for parts in zip(mixtures, scores.logsumexp(1), strict=True)]
 
 
 def _scores(values: Tensor, key: Tensor, eps: float) -> Tensor:

@@ -268,15 +268,21 @@ class Engine:
         return points
 
     def _prefill(self, sequences: list[_Sequence]) -> None:
-        """Read one span of a prompt, up to the next place where its state is kept."""
+        """Read one span of a prompt.
+
+        Spans end at the end of each message, whether its state is kept or not: how a prompt is cut
+        decides how its sums are rounded, so only the same cuts give the same state, bit for bit,
+        when reading begins at one that was kept.
+        """
         (sequence,) = sequences
         start = sequence.position
-        ahead = [point for point in sequence.save_points if point > start]
-        end = min([start + self._prefill_span, len(sequence.prompt), *ahead[:1]])
+        end = min(start + self._prefill_span, len(sequence.prompt))
+        if self._end_token in sequence.prompt[start:end]:
+            end = sequence.prompt.index(self._end_token, start) + 1
         logits = self._model.extend(sequence.state, sequence.prompt[start:end])
         sequence.position = end
         sequence.send(Prefill(end, len(sequence.prompt), sequence.cached))
-        if end in ahead[:1]:
+        if end in sequence.save_points:
             self._prefixes.keep(sequence.prompt[:end], sequence.state)
         if end == len(sequence.prompt):
             self._emit(sequence, logits)

@@ -5,7 +5,8 @@ Per head, a state S [K, V] is decayed on its key axis, corrected towards v at k,
     S_t = (I - beta_t k_t k_t^T) diag(exp g_t) S_{t-1} + beta_t k_t v_t^T        o_t = S_t^T q_t
 
 `recurrent_kda` says just that. `chunk_kda` computes the same for 64 tokens at a time in matrix
-products. `kda_step` is one token, in place, for decoding. The layer comes last.
+products. `kda_step` is one token, in place, for decoding (`kda_step_fused` is the same for a
+compiler). The layer comes last.
 
 Source: Kimi K3 report, section 2.1.1, equations 1 to 6.
 """
@@ -366,19 +367,25 @@ def kda_gate(z: Tensor, A_log: Tensor, lower_bound: float = -5.0) -> Tensor:
 
 
 def kda_step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
-    """One token of `recurrent_kda`, in place.
-
-    Where S.mT is contiguous, each row S[:, v] is read and written once, so that a compiled step
-    (`compiled_kda_step`) costs one pass over the state.
+    """One token of `recurrent_kda`, in place, in few calls and without a copy of the state.
 
     Args:
-        S: [n, K, V], overwritten by the new state; n counts sequences and heads.
+        S: [n, K, V], overwritten by the new state; n counts sequences and heads. Fastest where
+            S.mT is contiguous.
         q, k, g: [n, K]; v: [n, V]; beta: [n].
 
     Returns:
         o: [n, V].
     """
-    rows = S.mT  # [n, V, K]
+    rows = S.mT.mul_(g.exp()[:, None])  # [n, V, K]
+    error = v[:, :, None] - torch.bmm(rows, k[:, :, None])  # [n, V, 1]
+    rows.baddbmm_(error * beta[:, None, None], k[:, None])
+    return torch.bmm(rows, q[:, :, None])[:, :, 0]
+
+
+def kda_step_fused(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> Tensor:
+    """`kda_step` row by row: compiled, it reads and writes each row S[:, v] once."""
+    rows = S.mT
     decayed = rows * g.exp()[:, None]
     error = v - (decayed * k[:, None]).sum(-1)
     new = decayed + (beta[:, None] * error)[:, :, None] * k[:, None]
@@ -388,12 +395,12 @@ def kda_step(S: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
 
 @functools.cache
 def compiled_kda_step() -> Callable[..., Tensor]:
-    """`kda_step` through torch.compile, which needs a C++ compiler (or a GPU).
+    """`kda_step_fused` through torch.compile, which needs a C++ compiler (or a GPU).
 
     Compiling takes some seconds; afterwards a step over states larger than the cache costs about
     as much as copying them.
     """
-    return torch.compile(kda_step, dynamic=True)
+    return torch.compile(kda_step_fused, dynamic=True)
 
 
 def short_conv(y: Tensor, weight: Tensor) -> Tensor:
@@ -514,31 +521,36 @@ class KimiDeltaAttention(nn.Module):
             [N, hidden].
         """
         N, H, K = len(x), self.heads, self.head_dim
-        q, k, v = self._convolved(x, lengths, states)
-        q, k = l2_normalise(q) * K**-0.5, l2_normalise(k)
+        # One token for each sequence, as in decoding, needs no chunks.
+        one_each = states if all(length == 1 for length in lengths) else None
+        if one_each is None:
+            convolved = self._convolved(x, lengths, states)
+        else:
+            convolved = self._convolved_one(x, one_each)
+        q, k = l2_normalise(convolved[:, :2]).unbind(1)
+        q, v = q * K**-0.5, convolved[:, 2]
         z = self.f_b_proj(self.f_a_proj(x)).float() + self.dt_bias
         g = kda_gate(z.view(N, H, K), self.A_log[:H], self.lower_bound)
         beta = torch.sigmoid(self.b_proj(x).float())
         if states is None:
             o, _ = self._chunks(q, k, v, g, beta, S=None, lengths=lengths)
-        elif all(length == 1 for length in lengths):
+        elif one_each is not None:
             o = torch.stack(
-                [self.step(s.S, *row) for s, *row in zip(states, q, k, v, g, beta, strict=True)]
+                [self.step(s.S, *row) for s, *row in zip(one_each, q, k, v, g, beta, strict=True)]
             )
         else:
             before = torch.stack([state.S for state in states])
             o, after = self._chunks(q, k, v, g, beta, S=before, lengths=lengths)
             for state, S in zip(states, after, strict=True):
                 state.S.copy_(S)
-        normal = o * torch.rsqrt(o.square().mean(-1, keepdim=True) + self.o_norm.eps)
         gate = torch.sigmoid(self.g_proj(x).float()).view(N, H, K)
-        gated = normal * self.o_norm.weight.float() * gate
+        gated = F.rms_norm(o, (K,), self.o_norm.weight.float(), self.o_norm.eps) * gate
         return self.o_proj(gated.to(x.dtype).view(N, H * K))
 
     def _convolved(
         self, x: Tensor, lengths: Sequence[int], states: Sequence[KDAState] | None
-    ) -> list[Tensor]:
-        """q, k and v after their convolutions and SiLU, [N, H, K] in float32."""
+    ) -> Tensor:
+        """q, k and v after their convolutions and SiLU, [N, 3, H, K] in float32."""
         y = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)  # [N, 3 H K]
         tail = self.kernel - 1
         nothing = y.new_zeros(tail, y.shape[-1])
@@ -546,8 +558,7 @@ class KimiDeltaAttention(nn.Module):
         for i, piece in enumerate(y.split(list(lengths))):
             pieces += [nothing if states is None else states[i].tail.to(y.dtype), piece]
         led = torch.cat(pieces)
-        weight = torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight])
-        out = F.silu(short_conv(led, weight.float()))
+        out = F.silu(short_conv(led, self._conv_weight()))
         # `out` also has the windows that straddle two sequences: keep each sequence's own.
         own: list[Tensor] = []
         start = 0
@@ -556,7 +567,21 @@ class KimiDeltaAttention(nn.Module):
             start += length + tail
             if states is not None:
                 states[i].tail.copy_(led[start - tail : start])
-        return list(torch.cat(own).view(len(x), 3, self.heads, self.head_dim).unbind(1))
+        return torch.cat(own).view(len(x), 3, self.heads, self.head_dim)
+
+    def _convolved_one(self, x: Tensor, states: Sequence[KDAState]) -> Tensor:
+        """`_convolved` for one token of each sequence."""
+        y = torch.cat([self.q_proj(x), self.k_proj(x), self.v_proj(x)], -1)  # [N, 3 H K]
+        tails = torch.stack([state.tail for state in states])
+        windows = torch.cat([tails.to(y.dtype), y[:, None]], 1)  # [N, kernel, 3 H K]
+        for state, window in zip(states, windows, strict=True):
+            state.tail.copy_(window[1:])
+        out = F.silu((windows * self._conv_weight().squeeze(1).mT).sum(1))
+        return out.view(len(x), 3, self.heads, self.head_dim)
+
+    def _conv_weight(self) -> Tensor:
+        """[3 H K, 1, kernel], float32."""
+        return torch.cat([self.q_conv1d.weight, self.k_conv1d.weight, self.v_conv1d.weight]).float()
 
     def _chunks(
         self, *inputs: Tensor, S: Tensor | None, lengths: Sequence[int]

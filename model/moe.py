@@ -21,6 +21,8 @@ from .config import TextConfig
 from .norm import RMSNorm
 from .situ import SituMLP, situ_glu
 
+_FEW = 4
+"""Tokens up to which experts take one row at a time."""
 _UNPACK_FROM = 32
 """Tokens of one expert from which unpacking its weights costs less than reading them packed."""
 
@@ -97,6 +99,8 @@ class Experts(nn.Module):
         The (token, choice) pairs are sorted by expert, so that each expert that was hit multiplies
         all its tokens at once.
         """
+        if len(z) <= _FEW and not torch.is_grad_enabled():
+            return self._few(z, routing)
         k = routing.experts.shape[1]
         expert = routing.experts.flatten()
         order = expert.argsort(stable=True)
@@ -110,6 +114,23 @@ class Experts(nn.Module):
         total = torch.zeros(z.shape, device=z.device)
         total = total.index_add(0, token, out * routing.weights.flatten()[order, None])
         return total.to(z.dtype)
+
+    def _few(self, z: Tensor, routing: Routing) -> Tensor:
+        """`forward` for few tokens, which are not worth sorting."""
+        k = routing.experts.shape[1]
+        expert = routing.experts.flatten()
+        x = self._activation(z).repeat_interleave(k, 0)
+        gate, up = self._each(x, "w1", expert), self._each(x, "w3", expert)
+        hidden = self._activation(situ_glu(gate, up, self.beta, self.linear_beta))
+        out = self._each(hidden, "w2", expert).float().unflatten(0, (-1, k))
+        return (out * routing.weights[:, :, None]).sum(1).to(z.dtype)
+
+    def _each(self, x: Tensor, name: str, expert: Tensor) -> Tensor:
+        """Each row of x times the weight of its expert."""
+        matrices = self._matrices(name, expert.tolist())
+        return torch.cat(
+            [F.linear(a, w.to(a.dtype)) for a, w in zip(x.split(1), matrices, strict=True)]
+        )
 
     def _linear(self, x: Tensor, name: str, counts: Tensor) -> Tensor:
         """x, sorted by expert, times the weight of each row's expert."""
@@ -147,6 +168,14 @@ class PackedExperts(Experts):
             scale = torch.zeros(self.count, rows, columns // mxfp4.GROUP, dtype=torch.uint8)
             self.register_buffer(f"{name}_packed", packed)
             self.register_buffer(f"{name}_scale", scale)
+
+    def _each(self, x: Tensor, name: str, expert: Tensor) -> Tensor:
+        fast = mxfp4_kernel.kernel() if x.device.type == "cpu" else None
+        return (
+            super()._each(x, name, expert)
+            if fast is None
+            else fast.matmul(x, expert, *self._packed(name))
+        )
 
     def _linear(self, x: Tensor, name: str, counts: Tensor) -> Tensor:
         fast = mxfp4_kernel.kernel() if x.device.type == "cpu" and not x.requires_grad else None

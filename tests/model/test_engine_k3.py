@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +165,58 @@ def test_a_folder_that_is_no_checkpoint_is_explained(
     (tmp_path / "tiktoken.model").write_bytes(vocabulary)
     with pytest.raises(CheckpointError, match="safetensors"):
         open_engine(tmp_path)
+
+
+def watched(call: Callable[..., torch.Tensor], seen: list[torch.Tensor]) -> Any:
+    """The call, keeping what it returns."""
+
+    def wrapper(*args: Any) -> torch.Tensor:
+        seen.append(call(*args))
+        return seen[-1]
+
+    return wrapper
+
+
+async def test_a_reply_from_a_kept_state_is_the_same_bit_for_bit(
+    model: K3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read as a prompt, in whatever process, leaves the state that reading it again would.
+
+    The last message that both prompts have in common is shorter than the distance at which states
+    are kept, so the second prompt alone would not keep one there.
+    """
+    first = prompt_of(100, 40, 80, 99)
+    second = [*first, *prompt_of(190, seed=5), END, *prompt_of(9, seed=6)]
+    logits: list[list[torch.Tensor]] = []
+    for warm in (False, True):
+        folder = tmp_path / str(warm)
+        if warm:
+            engine = make(model, prefill_span=64, store=StateStore(folder, "f" * 64))
+            await collect(engine.generate([*first, 7], 1, GREEDY))
+            engine.close()
+        logits.append([])
+        with monkeypatch.context() as patch:
+            for name in ("extend", "step"):
+                patch.setattr(model, name, watched(getattr(model, name), logits[-1]))
+            engine = make(model, prefill_span=64, store=StateStore(folder, "f" * 64))
+            _, finished = await collect(engine.generate(second, 6, GREEDY))
+            engine.close()
+        assert finished.usage.cached == (100 if warm else 0)
+    cold, warm_ones = logits
+    pairs = list(zip(cold[-6:], warm_ones[-6:], strict=True))
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("together", [2, 4])
+def test_replies_side_by_side_differ_by_rounding_only(model: K3, together: int) -> None:
+    """The tolerance that docs/model.md states for batches: products of more rows round otherwise."""
+    states = [model.new_state() for _ in range(together)]
+    for i, state in enumerate(states):
+        model.extend(state, prompt_of(60 + 20 * i, seed=i))
+    alone = [state.fork() for state in states]
+    for i in range(20):
+        tokens = [2 + i + n for n in range(together)]
+        rows = model.step(states, tokens)
+        for row, state, token in zip(rows, alone, tokens, strict=True):
+            single = model.step([state], [token])[0]
+            assert (row - single).abs().max() <= 1e-4 * single.abs().max()

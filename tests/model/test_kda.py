@@ -222,12 +222,13 @@ def test_gate_vectors(A_log: float, z: float, g: float) -> None:
     assert got.item() == pytest.approx(g, abs=1e-11)
 
 
-def test_step_is_one_token_in_place() -> None:
+@pytest.mark.parametrize("step", [kda.kda_step, kda.kda_step_fused])
+def test_step_is_one_token_in_place(step: Callable[..., Tensor]) -> None:
     args = single(inputs(1, 1, 6, 32, 32))
     o, final = kda.recurrent_kda(*args)
     q, k, v, g, beta, S = (x[0] for x in args)
     rows = S.mT.contiguous().mT
-    got = kda.kda_step(rows, q[0], k[0], v[0], g[0], beta[0])
+    got = step(rows, q[0], k[0], v[0], g[0], beta[0])
     torch.testing.assert_close(got, o[0, 0], rtol=0, atol=1e-6)
     torch.testing.assert_close(rows, final[0], rtol=0, atol=1e-5)
 
