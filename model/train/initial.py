@@ -1,19 +1,20 @@
 """Where training starts: a model that already looks back.
 
-Copying takes two steps that must meet: find the place where this token stood before, and take the
-token after it. From random weights the pair is found late, by accident; a small model on a small
-budget finds it never. So the weights begin with it:
+Copying takes two steps that must meet: note what stood before each token, and find the place where
+the same stood before. From random weights the pair is found late, by accident; a small model on a
+small budget finds it never. So the weights begin with it:
 
-- In every KDA layer, half of the heads take their keys from the token before and their queries
-  from the token itself, through one projection: they return what followed the last time.
-- The other half read the token itself, with values from the token before. What they say goes to
-  a quarter of the width that token vectors leave empty.
-- MLA reads its shared key from that quarter and makes its query of the token itself, so that each
-  head finds all places that followed the same token, at any distance. The head of the model reads
-  what the first MLA layer writes of the token found there.
+- In the first KDA layer, heads note the token before, the one before that, and so on as far as the
+  convolutions reach: they read themselves, with values from some tokens back, and forget at once.
+  The notes go to a quarter of the width that token vectors leave empty and no other layer writes.
+- MLA takes its shared key from the notes, and its query from the token itself and its own notes,
+  one place on. So each head finds what followed when the last few tokens were the same, at any
+  distance. The head of the model reads what the first MLA layer writes of the token found there.
+- The other heads of KDA layers find on a shorter range: keys from the token before, queries from
+  the token itself, through one projection.
 
-Nothing is tied or fixed: training may move all of it, and has to learn what to do with what is
-found. All other matrices start at random with variance 1 / inputs.
+Nothing is tied or fixed: training may move all of it, and has to learn when to copy and from
+where. All other matrices start at random with variance 1 / inputs.
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ from ..moe import Experts
 
 SLOWEST, FASTEST = 5e-4, 0.25
 """Log-decays a step, in magnitude: a memory of 2,000 tokens to one of 4."""
-SHARPNESS = 10.0
-"""Scale of the query with which MLA looks for the token before."""
+NOTE = 1.5
+"""Scale of a note beside token vectors of variance 1."""
+WANTED = (1.5, 3.0, 2.0)
+"""How much the query minds that the token, the one before, and the one before that are the same."""
+SHARPNESS = 3.0
+"""Scale of the whole query."""
 LOUDNESS = 3.0
 """Scale of what MLA writes: the token it found has to be heard beside the token itself."""
 ROW = 0.5
 """Length of the head's row of each token."""
 
-_WRITERS = ("o_proj", "down_proj", "routed_expert_up_proj")
-"""What a layer writes with; `routed_expert_down_proj` reads."""
+_WRITERS = ("o_proj.weight", ".down_proj.weight", "routed_expert_up_proj.weight")
+"""What a layer writes with."""
 
 
 @torch.no_grad()
@@ -48,8 +53,6 @@ def initialise(model: K3) -> None:
         if isinstance(module, nn.Linear):
             if name.endswith("_res_proj"):  # depth mixing starts as a plain average
                 nn.init.zeros_(module.weight)
-            elif name.endswith("lm_head"):
-                nn.init.normal_(module.weight, std=0.02)
             else:
                 nn.init.normal_(module.weight, std=module.in_features**-0.5)
         elif isinstance(module, Experts):
@@ -57,60 +60,84 @@ def initialise(model: K3) -> None:
                 nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
     backbone = model.language_model.model
     vectors = backbone.embed_tokens.weight
-    width = vectors.shape[1]
-    free = width // 4
+    hidden = vectors.shape[1]
+    free = hidden // 4
     nn.init.normal_(vectors)
     vectors[:, -free:] = 0
-    said: Tensor | None = None
+    for name, weight in backbone.named_parameters():
+        if name.endswith(_WRITERS):
+            weight[-free:] = 0
+    code: Tensor | None = None
     finder: GatedMLA | None = None
-    for name, module in backbone.named_modules():
-        if (
-            name.endswith(_WRITERS)
-            and isinstance(module, nn.Linear)
-            and module.out_features == width
-        ):
-            module.weight[-free:] = 0
     for layer in backbone.layers:
         assert isinstance(layer, DecoderLayer)
         mixer = layer.self_attn
         if isinstance(mixer, KimiDeltaAttention):
-            first = said is None
-            code = _look_back(mixer, free)
-            said = code if first else said
-        elif said is not None:
-            _find(mixer, said, free)
-            if finder is None:
-                finder = mixer
+            _look_back(mixer)
+            code = _take_notes(mixer, free) if code is None else code
+        elif code is not None:
+            _find(mixer, code, free)
+            finder = finder or mixer
     if finder is not None:
         _say(model, finder)
 
 
-def _look_back(layer: KimiDeltaAttention, free: int) -> Tensor:
-    """Start values of a KDA layer; how it says which token stood before, [free, hidden]."""
+def _look_back(layer: KimiDeltaAttention) -> None:
+    """Every other head finds what followed the same token; decays are spread."""
     layer.dt_bias.uniform_(math.log(SLOWEST / 5), math.log(FASTEST / 5))
     layer.k_proj.weight.copy_(layer.q_proj.weight)
-    # Which tap each head of [heads, head_dim, kernel] reads: 0 is the token itself.
     heads = torch.arange(layer.heads)
-    finds = heads % 2 == 0
-    layer.dt_bias.view(layer.heads, layer.head_dim)[~finds] = 0  # forget: half of -5 a step
-    taps = {
-        layer.q_conv1d: torch.zeros_like(heads),
-        layer.k_conv1d: finds.long(),
-        layer.v_conv1d: (~finds).long(),
-    }
-    for convolution, back in taps.items():
-        weight = convolution.weight.view(layer.heads, layer.head_dim, layer.kernel)
-        weight.normal_(std=0.02)
-        weight[heads, :, layer.kernel - 1 - back] += 1.0
-    # The reading heads write to the free quarter, and only they do.
+    _read(layer.q_conv1d, 0 * heads)
+    _read(layer.k_conv1d, 1 - heads % 2)
+    _read(layer.v_conv1d, 0 * heads)
+
+
+def _read(convolution: nn.Conv1d, back: Tensor) -> None:
+    """Let each head read the token so many tokens back: [heads], 0 is the token itself."""
+    kernel = convolution.kernel_size[0]
+    weight = convolution.weight.view(len(back), -1, kernel)
+    weight.normal_(std=0.02)
+    weight[torch.arange(len(back)), :, kernel - 1 - back] += 1.0
+
+
+def _take_notes(layer: KimiDeltaAttention, free: int) -> Tensor:
+    """Let head n note the token n back; the code of a token in a note, [size, hidden]."""
+    back = torch.arange(layer.heads) % layer.kernel
+    notes = back > 0
+    _read(layer.k_conv1d, (~notes).long())
+    _read(layer.v_conv1d, back)
+    layer.dt_bias.view(layer.heads, layer.head_dim)[notes] = 0  # half of -5 a step
+    values = layer.v_proj.weight.view(layer.heads, layer.head_dim, -1)
+    values[notes] = values[1].clone()  # one code for all notes, so that they can be compared
+    size = free // int(back.max())
+    code = nn.init.orthogonal_(torch.empty(size, layer.head_dim)) * NOTE
     out = layer.o_proj.weight.view(-1, layer.heads, layer.head_dim)  # [hidden, heads, head_dim]
-    out[-free:, finds] = 0
-    out[:-free, ~finds] = 0
-    reading = out[-free:, ~finds].flatten(1)  # [free, heads/2 head_dim]
-    nn.init.orthogonal_(reading)
-    out[-free:, ~finds] = reading.view(free, -1, layer.head_dim)
-    values = layer.v_proj.weight.view(layer.heads, layer.head_dim, -1)[~finds].flatten(0, 1)
-    return reading @ values
+    out[:, notes] = 0
+    for head in notes.nonzero().flatten().tolist():
+        place = len(out) - free + size * (int(back[head]) - 1)
+        out[place : place + size, head] = code
+    return code @ values[1]
+
+
+def _find(layer: GatedMLA, code: Tensor, free: int) -> None:
+    """Let every head look for the place whose notes are this token and its own notes."""
+    size, hidden = code.shape
+    notes = min(free, layer.shared, layer.q_a_proj.out_features) // size
+    width = notes * size
+    key = layer.kv_a_proj_with_mqa.weight[layer.latent :]  # [shared, hidden]
+    key.zero_()
+    key[:width, hidden - free : hidden - free + width] = torch.eye(width)
+    wanted = torch.zeros(notes, size, hidden)
+    wanted[0] = code / code.norm(dim=1, keepdim=True)
+    for n in range(1, notes):
+        place = hidden - free + size * (n - 1)
+        wanted[n, :, place : place + size] = torch.eye(size)
+    scale = torch.tensor([*WANTED, *[WANTED[-1]] * notes][:notes])
+    layer.q_a_proj.weight[:width] = (wanted * scale[:, None, None]).flatten(0, 1)
+    query = layer.q_b_proj.weight.view(layer.heads, -1, layer.q_b_proj.in_features)
+    query[:, layer.nope : layer.nope + width] = 0
+    query[:, layer.nope : layer.nope + width, :width] = SHARPNESS * torch.eye(width)
+    layer.o_proj.weight.mul_(LOUDNESS)
 
 
 def _say(model: K3, finder: GatedMLA) -> None:
@@ -122,15 +149,3 @@ def _say(model: K3, finder: GatedMLA) -> None:
     rows = model.language_model.model.embed_tokens.weight @ written.mT
     rows *= ROW / rows.norm(dim=1, keepdim=True)
     model.language_model.lm_head.weight.copy_(rows)
-
-
-def _find(layer: GatedMLA, said: Tensor, free: int) -> None:
-    """Start values of an MLA layer; see the module's text."""
-    width = min(layer.shared, free)
-    key = layer.kv_a_proj_with_mqa.weight[layer.latent :]  # [shared, hidden]
-    key.zero_()
-    key[:width, key.shape[1] - free : key.shape[1] - free + width] = torch.eye(width)
-    query = layer.q_b_proj.weight.view(layer.heads, -1, layer.q_b_proj.in_features)
-    made = said[:width] @ torch.linalg.pinv(layer.q_a_proj.weight)  # [width, q_lora_rank]
-    layer.o_proj.weight.mul_(LOUDNESS)
-    query[:, layer.nope : layer.nope + width] = SHARPNESS * made / made.norm(dim=1, keepdim=True)

@@ -13,8 +13,8 @@ from unabridged.model.mla import GatedMLA
 from unabridged.model.train.initial import FASTEST, SLOWEST, initialise
 
 WIDE = {
-    "hidden_size": 128, "q_lora_rank": 96, "kv_lora_rank": 64, "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 32, "v_head_dim": 48,
+    "hidden_size": 192, "q_lora_rank": 128, "kv_lora_rank": 64, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 48, "v_head_dim": 48,
     "linear_attn_config": {
         "num_heads": 4, "head_dim": 32, "full_attn_layers": [2, 4], "kda_layers": [1, 3],
     },
@@ -49,8 +49,8 @@ def test_the_first_mla_layer_looks_at_what_followed_the_same_token(
     model.hidden(torch.cat([once, once]), [120])
     weights = attention(layer.self_attn, seen[0])
     at = torch.arange(60, 119)
-    assert weights[:, at, at - 59].mean() > 0.15  # of about 90 places, by chance 0.01
-    assert (weights[:, at].argmax(-1) == at - 59).float().mean() > 0.3
+    assert weights[:, at, at - 59].mean() > 0.5  # of about 90 places, by chance 0.01
+    assert (weights[:, at].argmax(-1) == at - 59).float().mean() > 0.8
 
 
 @torch.no_grad()
@@ -63,17 +63,16 @@ def test_it_says_what_it_found_more_often_than_chance(tiny_model: Callable[..., 
         choice = model(torch.cat([once, once])).argmax(-1)
         right += int((choice[30:-1] == once[1:]).sum())
         total += 29
-    assert right / total > 0.03  # by chance 0.002
+    assert right / total > 0.1  # by chance 0.002
 
 
 def test_decays_are_spread_over_time_scales(tiny_model: Callable[..., K3]) -> None:
     model = tiny_model(**WIDE)
     initialise(model)
-    layer = model.language_model.model.layers[0]
+    layer = model.language_model.model.layers[2]
     assert isinstance(layer, DecoderLayer)
     assert isinstance(layer.self_attn, KimiDeltaAttention)
-    finding = layer.self_attn.dt_bias.detach().view(4, 32)[0::2]
-    decay = 5 * torch.sigmoid(finding)
+    decay = 5 * torch.sigmoid(layer.self_attn.dt_bias.detach())
     assert decay.min() < 4 * SLOWEST
     assert decay.max() > FASTEST / 4
     assert decay.max() < FASTEST
