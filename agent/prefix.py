@@ -26,6 +26,9 @@ from .events import (
     SystemMessage,
 )
 
+_MOST_KEPT = 500
+"""Repositories whose last prefix is remembered."""
+
 
 @dataclass(frozen=True)
 class Prefix:
@@ -117,6 +120,9 @@ def write_prefix(cache: Path | None, root: Path, prefix: Prefix) -> None:
         fresh = path.with_suffix(f".{os.getpid()}")
         fresh.write_bytes(json.dumps(asdict(prefix)).encode())
         fresh.replace(path)
+        kept = sorted(path.parent.iterdir(), key=lambda one: one.stat().st_mtime_ns)
+        for old in kept[:-_MOST_KEPT]:
+            old.unlink()
 
 
 def _file(cache: Path, root: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from unabridged.agent import prefix as module
 from unabridged.agent.context.load import Options
 from unabridged.agent.events import Elided, PrefixChanged, RequestSent
 from unabridged.agent.headless import Output, run_headless
@@ -139,6 +141,17 @@ def test_a_prefix_is_kept_only_by_one_that_repeats_it(before: Prefix, now: Prefi
     grown = replace(before, segments=(*before.segments, "c"))
     assert first_difference(before, grown) is None
     assert first_difference(grown, before) == f"pack segment {len(grown.segments)}"
+
+
+def test_only_the_latest_repositories_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 3)
+    for number in range(5):
+        write_prefix(tmp_path, Path(f"/r{number}"), Prefix(model="m"))
+        time.sleep(0.01)
+    known = [read_prefix(tmp_path, Path(f"/r{number}")) is not None for number in range(5)]
+    assert known == [False, False, True, True, True]
 
 
 @given(prefixes)
