@@ -189,6 +189,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         (top / "repo/src/keys").symlink_to(top / "home/.ssh")
         # Not where a test that fails would send them to the user's own home or keys.
         monkeypatch.setenv("HOME", str(top / "home"))
+        monkeypatch.setenv("XDG_CACHE_HOME", str(top / "cache"))
         for name in ("UNABRIDGED_BASE_URL", "UNABRIDGED_API_KEY", "MOONSHOT_API_KEY"):
             monkeypatch.delenv(name, raising=False)
         git = ["git", "-c", "init.defaultBranch=main"]
@@ -337,6 +338,8 @@ def test_an_obeying_model_sends_and_loses_nothing(
     assert place.tree() == before
     assert result["files_changed"] == []
     assert not any(TOKEN in request.body.decode() for request in server.requests)
+    kept = [*place.sessions.rglob("*"), *(place.repo.parent / "cache").rglob("*")]
+    assert not any(TOKEN.encode() in path.read_bytes() for path in kept if path.is_file())
     log = store.read(place.sessions / f"{result['session']}.jsonl")
     started = [event.call_id for event in log if isinstance(event, ToolStarted)]
     names = {f"call_{turn}_0": name for turn, name in enumerate(["notes", *calls, "finish"])}
