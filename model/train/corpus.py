@@ -14,7 +14,7 @@ from typing import Any
 
 from ..chat.tokenizer import Tokenizer
 from . import copying
-from .packing import Pack, Sample, fill, sample_of_session
+from .packing import Pack, Sample, Shown, fill, sample_of_session
 from .recipe import Phase, Recipe
 
 _TRIES = 1000
@@ -111,11 +111,12 @@ class Mixture:
         return fill(draw, phase.pack_tokens)
 
     def _session(self, rng: random.Random, phase: Phase) -> Sample:
-        weight = self.recipe.context_weight
+        weights = (self.recipe.context_weight, self.recipe.start_weight)
         for _ in range(_TRIES):
             session = self.sessions[rng.randrange(len(self.sessions))]
-            bare = rng.random() < phase.bare
-            sample = sample_of_session(session, self.tokenizer, weight, bare)
+            chance = rng.random() - phase.bare
+            shown: Shown = "bare" if chance < 0 else "words" if chance < phase.words else "all"
+            sample = sample_of_session(session, self.tokenizer, *weights, shown)
             if len(sample) <= phase.longest:
                 return sample
         raise CorpusError(f"of {_TRIES} sessions none has {phase.longest} tokens or fewer")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch import Tensor
 from ..chat.render import render
 from ..chat.tokenizer import CLOSE, OPEN, SEP, Tokenizer
 from ..chat.xtml import Segment
+
+Shown = Literal["all", "bare", "words"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,8 @@ def sample_of_session(
     session: Mapping[str, Any],
     tokenizer: Tokenizer,
     context_weight: float = 0.0,
-    bare: bool = False,
+    start_weight: float = 1.0,
+    shown: Shown = "all",
 ) -> Sample:
     """A conversation as the chat format renders it.
 
@@ -109,9 +112,12 @@ def sample_of_session(
             context: they hold mistakes, and only what follows them is to be learnt.
         context_weight: the weight of what the model does not write itself, which is 1 for what
             it does. A little teaches copying: names come again in files and results too.
-        bare: leave out what is the same in every session: tools, system text and preamble. No
-            layer of K3 knows positions, so what is learnt without them holds with them, and they
-            are a third of a session.
+        start_weight: the weight of the first two tokens of each argument: where to copy from is
+            decided there, and the rest follows.
+        shown: all of it, or only a part. What is the same in every session (tools, system text,
+            preamble) is a third of it, and no layer of K3 knows positions: what is learnt in
+            `bare` sessions holds in whole ones. `words` begins at the user's words, without
+            the repository.
 
     Returns:
         A sample whose exact ranges are the values of the arguments the model writes, each with
@@ -122,13 +128,16 @@ def sample_of_session(
     """
     messages = session["messages"]
     slips = [messages[place] for place in session.get("slips", ())]
-    if bare:
+    if shown == "bare":
         messages = _without_the_fixed_part(messages)
+    elif shown == "words":
+        first = next(n for n, message in enumerate(messages) if message["role"] == "assistant")
+        messages = messages[max(first - 1, 0) :]
 
     def rendered(count: int) -> list[Segment]:
         return render(
             messages[:count],
-            tools=None if bare else session.get("tools"),
+            tools=session.get("tools") if shown == "all" else None,
             thinking=session.get("thinking", True),
             effort=session.get("effort"),
             generation_prefix=False,
@@ -140,7 +149,8 @@ def sample_of_session(
             # A longer conversation extends a shorter one, so these are the segments of the slip.
             for at in range(len(rendered(place)), len(rendered(place + 1))):
                 segments[at] = replace(segments[at], generated=False)
-    return sample_of_segments(segments, tokenizer, str(session["family"]), context_weight)
+    family = str(session["family"])
+    return sample_of_segments(segments, tokenizer, family, context_weight, start_weight)
 
 
 def _without_the_fixed_part(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -156,7 +166,11 @@ def _without_the_fixed_part(messages: Sequence[Mapping[str, Any]]) -> list[Mappi
 
 
 def sample_of_segments(
-    segments: Sequence[Segment], tokenizer: Tokenizer, family: str, context_weight: float = 0.0
+    segments: Sequence[Segment],
+    tokenizer: Tokenizer,
+    family: str,
+    context_weight: float = 0.0,
+    start_weight: float = 1.0,
 ) -> Sample:
     """A rendered conversation; see `sample_of_session`."""
     tokens: list[int] = []
@@ -179,6 +193,9 @@ def sample_of_segments(
             tag.append(segment.text)
         tokens += piece
         weights += [1.0 if segment.generated else context_weight] * len(piece)
+    for begin, end in exact:
+        for at in range(begin, min(begin + 2, end)):
+            weights[at] = start_weight
     return Sample(tokens, weights, exact, family)
 
 

@@ -35,6 +35,8 @@ class Phase(_Strict):
     """Share of the copying samples that are the plainest: random tokens, again."""
     bare: Fraction = 0.0
     """Share of sessions that are read without tools, system text and preamble."""
+    words: Fraction = 0.0
+    """Share of sessions that are read without the repository too."""
     qat: bool = False
 
 
@@ -57,6 +59,8 @@ class Recipe(_Strict):
     """Share of a router's bias that stays when a step sets it anew; see `QuantileBalancer`."""
     context_weight: Fraction = 0.1
     """Weight of tokens that the model reads but does not write."""
+    start_weight: Annotated[float, Field(ge=1)] = 1.0
+    """Weight of the first two tokens of an argument."""
     phases: tuple[Phase, ...] = Field(min_length=1)
 
     @classmethod

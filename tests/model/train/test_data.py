@@ -19,7 +19,7 @@ from unabridged.model.chat.render import render
 from unabridged.model.chat.tokenizer import Tokenizer
 from unabridged.model.nano import profile as nano
 from unabridged.model.train import data
-from unabridged.model.train.packing import sample_of_session
+from unabridged.model.train.packing import Shown, sample_of_session
 from unabridged.tools.shell import Shell
 
 
@@ -158,12 +158,12 @@ def test_slips_are_named_by_the_harness_and_put_right() -> None:
     assert not any(s["slips"] for s in data.sessions(data.Order("train", "small", 20_000, 3)))
 
 
-@pytest.mark.parametrize("bare", [False, True])
-def test_a_slip_is_read_and_not_learnt(bare: bool, tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("shown", ["all", "bare", "words"])
+def test_a_slip_is_read_and_not_learnt(shown: Shown, tokenizer: Tokenizer) -> None:
     order = data.Order("train", "small", 20_000, 6, slips=1.0)
     session = next(s for s in data.sessions(order) if s["slips"])
-    learnt = sample_of_session(session, tokenizer, bare=bare)
-    everything = sample_of_session({**session, "slips": []}, tokenizer, bare=bare)
+    learnt = sample_of_session(session, tokenizer, shown=shown)
+    everything = sample_of_session({**session, "slips": []}, tokenizer, shown=shown)
     assert learnt.tokens == everything.tokens
     left_out = [t for t, a, b in zip(learnt.tokens, learnt.weights, everything.weights, strict=True)
                 if a != b]  # fmt: skip

@@ -102,11 +102,22 @@ def test_bare_leaves_out_what_every_session_has(tokenizer: Tokenizer) -> None:
     preamble = {"role": "user", "content": "<preamble>\nrules\n</preamble>\n<file path=a>"}
     messages = [SESSION["messages"][0], preamble, *SESSION["messages"][1:]]
     session = {**SESSION, "messages": messages, "tools": [{"type": "function"}]}
-    full, bare = (sample_of_session(session, tokenizer, bare=b) for b in (False, True))
+    full = sample_of_session(session, tokenizer)
+    bare = sample_of_session(session, tokenizer, shown="bare")
     text = tokenizer.decode(bare.tokens)
     assert text.startswith('<|open|>message role="user"<|sep|><file path=a>')
     assert tokenizer.decode(full.tokens).endswith(text.partition("<|sep|>")[2])
-    assert [bare.tokens[i] for i in own(bare)] == [full.tokens[i] for i in own(full)]
+    words = sample_of_session(session, tokenizer, shown="words")
+    assert tokenizer.decode(words.tokens).startswith('<|open|>message role="user"<|sep|>Rename')
+    for part in (bare, words):
+        assert [part.tokens[i] for i in own(part)] == [full.tokens[i] for i in own(full)]
+
+
+def test_the_start_of_an_argument_can_weigh_more(tokenizer: Tokenizer) -> None:
+    sample = sample_of_session(SESSION, tokenizer, start_weight=4.0)
+    heavy = [i for i, weight in enumerate(sample.weights) if weight == 4.0]
+    assert tokenizer.decode([sample.tokens[i] for i in heavy]) == "foa."
+    assert own(sample) == own(sample_of_session(SESSION, tokenizer))
 
 
 def test_a_pack_is_filled_and_nothing_is_cut() -> None:
