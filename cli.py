@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, NoReturn
 
 from . import __version__
@@ -36,6 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words == ["--version"]:
         print(f"unabridged {__version__}")
         return 0
+    if opens_tui(words):
+        from .tui.cli import main as open_tui
+
+        return open_tui(words)
     parser = build_parser(words[0] if words else "")
     args = parser.parse_args(words)
     if getattr(args, "run", None) is None:
@@ -53,6 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"unabridged: internal error: {_where(error)}. Please report it.", file=sys.stderr)
         return 1
     return code
+
+
+def opens_tui(words: Sequence[str]) -> bool:
+    """Whether a command line names no command: nothing, a folder, or options of the TUI."""
+    if not words:
+        return True
+    first = words[0]
+    if first in COMMANDS or first in ("-h", "--help", "--version"):
+        return False
+    return first.startswith("-") or "/" in first or Path(first).is_dir()
 
 
 def _where(error: BaseException) -> str:

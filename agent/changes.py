@@ -50,6 +50,24 @@ def changed_files(root: Path, events: Sequence[AnyEvent], blob: Blob) -> tuple[C
     return tuple(found)
 
 
+def changed_diffs(root: Path, events: Sequence[AnyEvent], blob: Blob) -> dict[str, str]:
+    """Name -> unified diff from before the session to now, of every file that differs.
+
+    A line of words stands for what has no diff: no text, too large, no copy kept.
+    """
+    copies, found = first_copies(events), dict[str, str]()
+    for file in changed_files(root, events, blob):
+        copy = copies.get(file.path)
+        now = _bytes(root / file.path) or b""
+        before = b"" if copy in (None, ABSENT) else blob(copy) or b""
+        old, new = detect(before), detect(now)
+        if file.added is None or old is None or new is None:
+            found[file.path] = f"{file.path}: {file.change}; there is no diff of it\n"
+        else:
+            found[file.path] = whole_diff(file.path, before, now, new, old)
+    return found
+
+
 def _compare(name: str, before: bytes | None, now: bytes | None) -> ChangedFile:
     change = "added" if before is None else "deleted" if now is None else "modified"
     old, new = before or b"", now or b""

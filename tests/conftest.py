@@ -38,7 +38,7 @@ def serve_script() -> Iterator[Callable[..., Any]]:
 # --- programs that a test needs -------------------------------------------------------------------
 
 
-PACKAGES = {"bwrap": "bubblewrap", "rg": "ripgrep", "cc": "gcc"}
+PACKAGES = {"bwrap": "bubblewrap", "rg": "ripgrep", "cc": "gcc", "tmux": "tmux"}
 
 
 def _need(program: str) -> None:

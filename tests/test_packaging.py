@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-PACKAGES = ("agent", "evals", "model", "tools")
+PACKAGES = ("agent", "evals", "model", "tools", "tui")
 OFFLINE = ["--no-deps", "--no-build-isolation", "--no-index"]
 
 

@@ -1,0 +1,264 @@
+"""What the TUI works with: settings, a model, a load plan, a session. No drawing here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from ..agent.config import Config, ConfigError, Flags, load_config, without_secrets
+from ..agent.connect import connect, pricing, scripted, with_model
+from ..agent.context.errors import ContextError
+from ..agent.context.load import Load, Options, load
+from ..agent.context_options import cache_folder
+from ..agent.events import AnyEvent, Part, RunStarted, SessionStarted, Usage, UserMessage
+from ..agent.fork import fork
+from ..agent.handover import instructions as kept_instructions
+from ..agent.policy import Mode, Rule
+from ..agent.providers.base import Provider
+from ..agent.session import Session, Settings, load_repository, options_of, what_to_load
+from ..agent.store import find, read
+from ..agent.trust import Trusted, examine, grant
+
+DEFAULT_WINDOW = 1_048_576
+"""Of K3, as long as no model is there to say its own."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the command line says."""
+
+    root: Path
+    sessions: Path
+    flags: Flags = field(default_factory=Flags)
+    script: Path | None = None
+    mode: Mode = "ask"
+    sandbox: Literal["auto", "required", "off"] = "auto"
+    rules: tuple[Rule, ...] = ()
+    resume: str | None = None
+    options: Options = field(default_factory=Options)
+    cache: Path | None = field(default_factory=cache_folder)
+
+
+class Desk:
+    """Everything of one working day in one repository."""
+
+    def __init__(self, start: Start) -> None:
+        self.start = start
+        self.root = start.root
+        self.flags = start.flags
+        self.options = start.options
+        self.rebuild = False
+        self.config: Config | None = None
+        self.provider: Provider | None = None
+        self.problem = ""
+        """Why there is no model, and what to do; empty where there is one."""
+        self.trusted = Trusted()
+        self.loaded: Load | None = None
+        self.session: Session | None = None
+
+    # --- the model -------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Read the settings and find the model; `problem` says why there is none."""
+        self.problem = ""
+        try:
+            self.trusted = examine(self.root)
+            self.config = with_model(load_config(self.flags, project=self.trusted.settings))
+            if self.start.script is not None:
+                self.provider = scripted(self.start.script)
+            else:
+                self.provider = connect(self.config)
+        except (ConfigError, ContextError, OSError) as error:
+            self.provider, self.problem = None, str(error)
+
+    async def choose(self, model: str | None, base_url: str | None, effort: str | None) -> None:
+        """Another model, endpoint or effort from the next run on. Raises ConfigError."""
+        flags = replace(
+            self.flags,
+            model=model or self.flags.model,
+            base_url=base_url or self.flags.base_url,
+            effort=effort or self.flags.effort,
+        )
+        config = with_model(load_config(flags, project=self.trusted.settings))
+        old, same = self.provider, model is None and base_url is None
+        provider = old if same or self.start.script is not None else connect(config)
+        self.flags, self.config, self.problem = flags, config, ""
+        if provider is not None:
+            self.provider = provider
+        if self.session is not None:
+            current = self.session.settings
+            settings = replace(current, model=config.model, effort=config.effort,
+                               price=pricing(config))  # fmt: skip
+            self.session.change(settings=settings, provider=provider)
+        if old is not None and provider is not old:
+            await old.close()
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self.config.model if self.config is not None else ""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it is."""
+        if self.provider is not None:
+            return self.provider.endpoint
+        return without_secrets(self.config.base_url) if self.config is not None else ""
+
+    @property
+    def window(self) -> int:
+        """Tokens."""
+        if self.provider is not None:
+            return self.provider.window
+        return (self.config.window if self.config is not None else None) or DEFAULT_WINDOW
+
+    def settings(self) -> Settings:
+        """The settings of a session."""
+        config = self.config or Config()
+        return Settings(
+            model=config.model,
+            effort=config.effort,
+            mode=self.start.mode,
+            on_ask="wait",
+            rules=config.rules,
+            session_rules=self.start.rules,
+            limits=config.limits,
+            price=pricing(config),
+            instructions=self.trusted.instructions,
+            sandbox=self.start.sandbox,
+            context=self.options,
+            rebuild=self.rebuild,
+            cache=self.start.cache,
+        )
+
+    def trust(self) -> tuple[str, ...]:
+        """Trust the repository's AGENTS.md and settings as they are now. Raises ConfigError."""
+        names = grant(self.root)
+        self.trusted = examine(self.root)
+        self.config = with_model(load_config(self.flags, project=self.trusted.settings))
+        return names
+
+    # --- the load plan ---------------------------------------------------------------------------
+
+    def plan(self, stop: Callable[[], bool]) -> Load:
+        """What would be loaded; blocking. Raises ContextError, Cancelled."""
+        settings = self.settings()
+        return load(
+            self.root,
+            window=self.window,
+            options=what_to_load(settings),
+            rebuild=self.rebuild,
+            cache=self.start.cache,
+            keep=False,
+            stop=stop,
+        )
+
+    def price_of(self, tokens: int, cached: int = 0) -> float | None:
+        """US dollars for a prompt."""
+        return self.settings().price(Usage(prompt=tokens, cached=cached, completion=0))
+
+    # --- the session -----------------------------------------------------------------------------
+
+    async def open(self) -> Session:
+        """The session, made now where there is none. Raises what `Session.create` does."""
+        if self.session is None:
+            if self.provider is None:
+                raise ConfigError(self.problem)
+            provider, settings = self.provider, self.settings()
+            window = provider.window
+            self.loaded = await asyncio.to_thread(load_repository, self.root, window, settings)
+            self.session = Session.create(
+                self.root, provider, settings, self.start.sessions, loaded=self.loaded
+            )
+        return self.session
+
+    async def resume(self, name: str) -> Session:
+        """Another session, from its log. Raises StoreError, SessionError, ConfigError."""
+        events = await asyncio.to_thread(lambda: read(find(self.start.sessions, name)))
+        run = next((e for e in reversed(events) if isinstance(e, RunStarted)), None)
+        first = next((e for e in events if isinstance(e, SessionStarted)), None)
+        await self.let_go()
+        if first is not None and Path(first.repo).is_dir():
+            self.root = Path(first.repo)
+        if run is not None:
+            remote = "://" in run.endpoint and self.start.script is None
+            self.flags = replace(
+                self.flags,
+                model=self.start.flags.model or run.model,
+                effort=self.start.flags.effort or run.effort or None,
+                base_url=self.start.flags.base_url or (run.endpoint if remote else None),
+            )
+        self.connect()
+        if self.provider is None:
+            raise ConfigError(self.problem)
+        kept = tuple(Rule.model_validate(rule) for rule in run.rules) if run is not None else ()
+        settings = replace(self.settings(), session_rules=(*kept, *self.start.rules))
+        if run is not None and self.start.mode == "ask":
+            settings = replace(settings, mode=cast("Mode", run.mode))
+        self.session = Session.resume(
+            name, self.provider, settings, self.start.sessions, repo=self.root
+        )
+        return self.session
+
+    async def fork(self, before: int | None = None) -> Session:
+        """Go on in a copy of the session, up to the event `before`. Raises StoreError."""
+        assert self.session is not None
+        events = list(self.session.events)
+        kept = events if before is None else _settled(events[:before])
+        name = fork(self.start.sessions, self.session.id, kept)
+        return await self.resume(name)
+
+    async def hand_over(self) -> Session:
+        """Go on in a fresh session with the words, plan and scope of this one."""
+        assert self.session is not None
+        events = list(self.session.events)
+        options = options_of(events) or self.options
+        settings = replace(self.settings(), instructions=kept_instructions(events), context=options)
+        await self.let_go()
+        self.connect()
+        if self.provider is None:
+            raise ConfigError(self.problem)
+        loaded = await asyncio.to_thread(load_repository, self.root, self.provider.window, settings)
+        self.session = Session.create(
+            self.root, self.provider, settings, self.start.sessions, continues=events, loaded=loaded
+        )
+        return self.session
+
+    async def let_go(self) -> None:
+        """Close the session, and with it the connection to the model."""
+        session, provider = self.session, self.provider
+        self.session = self.provider = self.loaded = None
+        if session is not None:
+            await session.close()
+            if not any(isinstance(event, UserMessage) for event in session.events):
+                session.core.store.discard()
+        elif provider is not None:
+            await provider.close()
+
+
+def _settled(events: Sequence[AnyEvent]) -> list[AnyEvent]:
+    """Without the start of the run that was to carry out the words left out."""
+    kept = list(events)
+    while kept and isinstance(kept[-1], RunStarted):
+        kept.pop()
+    return kept
+
+
+def waiting_for_user(session: Session) -> bool:
+    """Whether something waits for the user's word."""
+    return bool(session.pending or session.questions)
+
+
+def parts_with(notes: Sequence[str], words: Sequence[Part]) -> tuple[Part, ...]:
+    """The user's words, with what their own commands gave before them."""
+    from ..agent.events import TextPart
+
+    return (*(TextPart(text=note) for note in notes), *words)
+
+
+def as_dict(options: Options) -> dict[str, Any]:
+    """Options by name, for a form."""
+    return {name: list(getattr(options, name)) for name in ("include", "exclude", "outline")}
