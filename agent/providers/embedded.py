@@ -65,7 +65,7 @@ def open_checkpoint(folder: Path, name: str, *, endpoint: str) -> EmbeddedProvid
 def _check_sums(folder: Path) -> None:
     """Raises CheckpointProblem for a file that is not what SHA256SUMS says."""
     try:
-        lines = (folder / SUMS).read_text().splitlines()
+        lines = (folder / SUMS).read_bytes().decode().splitlines()
     except FileNotFoundError:
         return
     except (OSError, UnicodeDecodeError) as error:

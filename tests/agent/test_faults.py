@@ -200,7 +200,7 @@ async def test_c44_while_it_looks_at_what_a_command_changed(
         asyncio.get_running_loop().call_later(1.0, session.cancel)
 
     assert await run_until(session, lambda i: isinstance(i, ToolStarted), later) < 2
-    assert 0.2 < looked[0] < 2
+    assert looked[0] < 2
     assert bench.code(session) == 130
     await session.close()
     monkeypatch.undo()
