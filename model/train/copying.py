@@ -172,16 +172,16 @@ def calls(rng: random.Random) -> list[dict[str, Any]]:
     return [*messages, {"role": "assistant", "content": summary}]
 
 
-_TEXTS: tuple[Callable[[random.Random], list[Part]], ...] = (repeat, recall, lines, replaced)
+TEXTS: tuple[Callable[[random.Random], list[Part]], ...] = (repeat, recall, lines, replaced)
 
 
 def draw(rng: random.Random, tokenizer: Tokenizer, drills: float = 0.1) -> Sample:
     """A sample of any kind; `drills` is the share of the plainest."""
     if rng.random() < drills:
         return drill(rng, tokenizer)
-    which = rng.randrange(len(_TEXTS) + 2)
-    if which < len(_TEXTS):
-        kind = _TEXTS[which]
+    which = rng.randrange(len(TEXTS) + 2)
+    if which < len(TEXTS):
+        kind = TEXTS[which]
         return sample_of_parts(kind(rng), tokenizer, f"copy/{kind.__name__}")
     segments = render(calls(rng), generation_prefix=False)
     return sample_of_segments(segments, tokenizer, "copy/calls")

@@ -13,7 +13,18 @@ this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import argparse
+import json
+import random
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from ..chat.render import render
+from ..chat.tokenizer import write_ranks
+from . import copying
 
 SPACED = (
     "role", "key", "type", "tool", "index", "and", "def", "path", "return", "self", "tests",
@@ -84,3 +95,60 @@ def _bytes_of_characters() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {
         chr(256 + n): byte for n, byte in enumerate(others)
     }
+
+
+# --- the vocabulary of K3-nano -------------------------------------------------------------------
+
+_FIXED_TIMES = 60
+"""The tools, system text and preamble stand in every session, but are given once in the texts."""
+_COPIES = 1500
+_LIBRARY_FILES, _LIBRARY_CHARACTERS = 120, 30_000
+
+
+def texts_of(files: Iterable[Path], per_file: int) -> Iterator[str]:
+    """What K3-nano's vocabulary is learnt from: sessions, Python's library, and copying.
+
+    Args:
+        files: of sessions, see `corpus`.
+        per_file: how many of each; long texts that came before are skipped.
+    """
+    seen: set[str] = set()
+    fixed: list[str] = []
+    for file in files:
+        with file.open("rb") as lines:
+            for line in islice(lines, per_file):
+                session = json.loads(line)
+                for segment in render(
+                    session["messages"], tools=session["tools"], generation_prefix=False
+                ):
+                    text = segment.text
+                    if segment.control or text in seen:
+                        continue
+                    if len(text) > 200:
+                        seen.add(text)
+                        if text.startswith(("# Tools", "<preamble>")) and len(fixed) < 2:
+                            fixed.append(text)
+                    yield text
+    yield from fixed * _FIXED_TIMES
+    for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))[:_LIBRARY_FILES]:
+        yield path.read_bytes().decode("utf-8", "ignore")[:_LIBRARY_CHARACTERS]
+    rng = random.Random(0)
+    for _ in range(_COPIES):
+        for kind in copying.TEXTS:
+            yield "".join(part.text for part in kind(rng))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Learn a vocabulary from session files, as K3-nano's was."""
+    parser = argparse.ArgumentParser(prog="vocabulary", description=main.__doc__)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="sessions, *.jsonl")
+    parser.add_argument("--per-file", type=int, default=500, metavar="N")
+    parser.add_argument("--size", type=int, default=1792, metavar="N")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args(arguments)
+    write_ranks(learn(texts_of(options.files, options.per_file), options.size), options.out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
