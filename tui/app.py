@@ -73,6 +73,9 @@ from .widgets.suggestions import Suggestions
 
 W = TypeVar("W", bound=Widget)
 SMALLEST = (60, 15)
+TINY = 20
+SHORT = 32
+"""Rows below which cards leave more of the screen to the choices."""
 TROUBLES = (
     ConfigError, ContextError, SandboxError, SessionError, StoreError, ReplayError, ToolError, OSError,
 )  # fmt: skip
@@ -208,6 +211,8 @@ class UnabridgedApp(App[None]):
         width, height = event.size
         small = width < SMALLEST[0] or height < SMALLEST[1]
         self.screen_stack[0].set_class(small, "too-small")
+        self.screen_stack[0].set_class(height < SHORT, "short")
+        self.screen_stack[0].set_class(height < TINY, "tiny")
         self._one("#small", Static).update(
             Text(f"Unabridged needs {SMALLEST[0]}×{SMALLEST[1]}; this is {width}×{height}.")
         )

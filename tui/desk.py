@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from ..agent.config import Config, ConfigError, Flags, load_config, without_secrets
 from ..agent.connect import connect, pricing, scripted, with_model
 from ..agent.context.errors import ContextError
 from ..agent.context.load import Load, Options, load
 from ..agent.context_options import cache_folder
-from ..agent.events import AnyEvent, Part, RunStarted, SessionStarted, Usage, UserMessage
+from ..agent.events import AnyEvent, RunStarted, SessionStarted, Usage, UserMessage
 from ..agent.fork import fork
 from ..agent.handover import instructions as kept_instructions
 from ..agent.policy import Mode, Rule
@@ -245,20 +245,3 @@ def _settled(events: Sequence[AnyEvent]) -> list[AnyEvent]:
     while kept and isinstance(kept[-1], RunStarted):
         kept.pop()
     return kept
-
-
-def waiting_for_user(session: Session) -> bool:
-    """Whether something waits for the user's word."""
-    return bool(session.pending or session.questions)
-
-
-def parts_with(notes: Sequence[str], words: Sequence[Part]) -> tuple[Part, ...]:
-    """The user's words, with what their own commands gave before them."""
-    from ..agent.events import TextPart
-
-    return (*(TextPart(text=note) for note in notes), *words)
-
-
-def as_dict(options: Options) -> dict[str, Any]:
-    """Options by name, for a form."""
-    return {name: list(getattr(options, name)) for name in ("include", "exclude", "outline")}

@@ -31,6 +31,8 @@ LIVE_LINES = 6
 FOLDED_DIFF = 30
 """Lines of a diff shown folded."""
 FOLDED_RESULT = 3
+WORTH_SAYING = 0.05
+"""Seconds from which it is said how long something took."""
 MARKDOWN_MOST = 20_000
 """Characters of one paragraph that are read as Markdown; a longer one is shown as it is."""
 
@@ -155,7 +157,7 @@ class Painter:
         if block.live:
             label = f"Thinking · {duration(time.monotonic() - block.began)}"
         else:
-            took = f" for {duration(block.seconds)}" if block.seconds >= 0.05 else ""
+            took = f" for {duration(block.seconds)}" if block.seconds >= WORTH_SAYING else ""
             label = f"Thought{took}"
         words = len(text.split())
         fold = "▾" if block.open else "▸"
@@ -313,7 +315,7 @@ def _status(block: Block) -> str:
         words.append("waits for you")
     if call.state == "running":
         words.append(duration(time.monotonic() - block.began))
-    elif block.seconds >= 0.05:
+    elif block.seconds >= WORTH_SAYING:
         words.append(duration(block.seconds))
     if call.exit_code not in (None, 0):
         words.append(f"exit {call.exit_code}")

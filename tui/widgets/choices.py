@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Choices(Widget, can_focus=True):
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         """A row each, and one for each detail."""
-        return sum(1 + bool(choice.detail or choice.off) for choice in self.choices)
+        return sum(1 + len(_detail(choice, width)) for choice in self.choices)
 
     def render(self) -> Text:
         """Number, key, label."""
@@ -85,8 +86,8 @@ class Choices(Widget, can_focus=True):
                 f"{choice.key:>1} " if choice.key else "  ", p.dim if choice.off else p.accent
             )
             text.append(f"{choice.label}\n", style)
-            if choice.off or choice.detail:
-                text.append(f"    {choice.off or choice.detail}\n", p.dim)
+            for line in _detail(choice, self.size.width):
+                text.append(f"    {line}\n", p.dim)
         text.right_crop(1)
         return text
 
@@ -126,8 +127,13 @@ class Choices(Widget, can_focus=True):
         """A click marks; Enter chooses."""
         row = 0
         for i, choice in enumerate(self.choices):
-            row += 1 + bool(choice.detail or choice.off)
+            row += 1 + len(_detail(choice, self.size.width))
             if event.y < row:
                 self.at = i
                 self.refresh()
                 return
+
+
+def _detail(choice: Choice, width: int) -> list[str]:
+    """The lines under a choice, whole: what is agreed to is seen."""
+    return textwrap.wrap(choice.off or choice.detail, max(width - 4, 20))

@@ -18,6 +18,8 @@ class Prompt(TextArea):
     """Enter sends; Shift+Enter, Alt+Enter and Ctrl+J begin a new line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("pageup", "app.page(-1)", "Page up", show=False),
+        Binding("pagedown", "app.page(1)", "Page down", show=False),
         Binding("ctrl+c", "clear_or_copy", "Clear", show=False, priority=True),
     ]
 
@@ -184,7 +186,7 @@ class Prompt(TextArea):
         """Offer completions."""
         self.post_message(self.Typed(self.word))
 
-    def action_clear_or_copy(self) -> None:
+    async def action_clear_or_copy(self) -> None:
         """Copy what is selected; else clear the prompt; on an empty one, ask to quit."""
         if selected := self.screen.get_selected_text() or self.selected_text:
             self.app.copy_to_clipboard(selected)
@@ -193,4 +195,4 @@ class Prompt(TextArea):
             self._draft = ""
             self.empty()
         else:
-            self.app.run_action("ask_quit")  # pyright: ignore[reportUnusedCoroutine]
+            await self.app.run_action("ask_quit")

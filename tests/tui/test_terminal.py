@@ -1,0 +1,132 @@
+"""The installed program in a real terminal: tmux, a process, a scripted endpoint over HTTP."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from unabridged.agent.providers.scripted import Script
+
+EDIT = {"name": "edit", "arguments": {"path": "shop/price.py", "old": "def total(net)",
+                                      "new": "def gross(net)"}}  # fmt: skip
+PLAN = {"name": "propose_plan", "arguments": {"plan": "Rename it.", "paths": ["shop/"]}}
+FINISH = {"name": "finish", "arguments": {"status": "done", "summary": "Renamed it."}}
+SCRIPT = {
+    "order": "history",
+    "turns": [{"calls": [PLAN], "reasoning": "A plan first."}, {"calls": [EDIT]},
+              {"calls": [FINISH]}],
+}  # fmt: skip
+
+
+class Terminal:
+    """A tmux server of its own, with one window."""
+
+    def __init__(self, folder: Path, env: dict[str, str]) -> None:
+        self._socket = folder / "tmux"
+        self._env = env
+
+    def tmux(self, *words: str) -> str:
+        done = subprocess.run(["tmux", "-S", str(self._socket), *words], capture_output=True,
+                              text=True, env=self._env, check=True, timeout=20)  # fmt: skip
+        return done.stdout
+
+    def open(self, *words: str, size: tuple[int, int] = (100, 30)) -> None:
+        command = shlex.join([sys.executable, "-m", "unabridged", *words])
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]),
+                  f"{command}; echo closed with $?; sleep 60")  # fmt: skip
+
+    @property
+    def screen(self) -> str:
+        return self.tmux("capture-pane", "-p")
+
+    def sees(self, *texts: str, seconds: float = 40) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            if all(text in self.screen for text in texts):
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"never came: {texts}\n{self.screen}")
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    def write(self, text: str) -> None:
+        self.tmux("send-keys", "-l", text)
+        self.keys("Enter")
+
+    def answer(self, key: str) -> None:
+        """After the grace of a card."""
+        time.sleep(0.8)
+        self.keys(key)
+
+
+@pytest.fixture
+def terminal(
+    home: Path, shop: Path, tmp_path: Path, serve_script: Callable[..., Any]
+) -> Iterator[Terminal]:
+    server = serve_script(Script.model_validate(SCRIPT))
+    env = {**os.environ, "HOME": str(home), "TERM": "xterm-256color",
+           "UNABRIDGED_BASE_URL": server.url, "UNABRIDGED_MODEL": "kimi-k3"}  # fmt: skip
+    one = Terminal(tmp_path, env)
+    try:
+        yield one
+    finally:
+        subprocess.run(["tmux", "-S", str(tmp_path / "tmux"), "kill-server"], check=False,
+                       capture_output=True)  # fmt: skip
+
+
+@pytest.mark.needs("tmux")
+def test_open_load_plan_approve_diff_undo_resume(
+    terminal: Terminal, shop: Path, tmp_path: Path
+) -> None:
+    sessions = str(tmp_path / "sessions")
+    terminal.open(str(shop), "--sessions-dir", sessions)
+    terminal.sees("Load plan", "3 files whole", "Enter starts")
+    terminal.write("Rename total to gross")
+    terminal.sees("A plan to approve", "Rename it.")
+    terminal.answer("y")
+    terminal.sees("Renamed it.", "+ def gross(net):")
+    assert b"gross" in (shop / "shop/price.py").read_bytes()
+    terminal.write("/diff")
+    terminal.sees("Changes of this session", "shop/price.py")
+    terminal.keys("Escape")
+    time.sleep(0.5)
+    terminal.write("/undo")
+    terminal.sees("Undo from step", "+ def total(net):")
+    terminal.keys("u")
+    terminal.sees("1 put back")
+    assert b"def total" in (shop / "shop/price.py").read_bytes()
+    terminal.keys("C-q")
+    terminal.sees("Go on with `unabridged --resume", "closed with 0")
+    terminal.tmux("kill-server")
+    terminal.open(str(shop), "--sessions-dir", sessions, "--resume", "last")
+    terminal.sees("Rename total to gross", "Renamed it.", "scope shop/")
+
+
+@pytest.mark.needs("tmux")
+def test_a_lost_terminal_leaves_no_process_and_a_saved_session(
+    terminal: Terminal, shop: Path, tmp_path: Path
+) -> None:
+    terminal.open(str(shop), "--sessions-dir", str(tmp_path / "sessions"))
+    terminal.sees("Enter starts")
+    terminal.write("!sleep 4321")
+    terminal.sees("◐ !")
+    time.sleep(0.5)
+    terminal.tmux("kill-server")
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        left = [p for p in psutil.process_iter(["cmdline"])
+                if str(shop) in (line := " ".join(p.info["cmdline"] or [])) or "sleep 4321" in line]  # fmt: skip
+        if not left:
+            return
+        time.sleep(0.2)
+    raise AssertionError([p.info["cmdline"] for p in left])
