@@ -86,19 +86,19 @@ class Painter:
             file=StringIO(), force_terminal=True, color_system="truecolor", width=200,
             theme=RichTheme(styles), markup=False, highlight=False, emoji=False, legacy_windows=False,
         )  # fmt: skip
-        self._blocks: OrderedDict[tuple[int, int, int], list[Strip]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], tuple[int, list[Strip]]] = OrderedDict()
         self._paragraphs: OrderedDict[tuple[object, ...], list[Strip]] = OrderedDict()
 
     # --- blocks ----------------------------------------------------------------------------------
 
     def block(self, block: Block, width: int) -> list[Strip]:
         """The lines of a block, a blank one last."""
-        key = (block.number, block.version, width)
+        key = (block.number, width)
         ticking = block.live and block.kind in ("call", "reasoning")
-        found = self._blocks.get(key)
-        if found is None or ticking:
+        version, found = self._blocks.get(key, (-1, []))
+        if version != block.version or ticking:
             found = [*self._draw(block, max(width, 10)), Strip.blank(0)]
-            self._blocks[key] = found
+            self._blocks[key] = block.version, found
             if len(self._blocks) > KEPT:
                 self._blocks.popitem(last=False)
         else:
@@ -107,8 +107,8 @@ class Painter:
 
     def estimate(self, block: Block, width: int) -> int:
         """About how many lines a block has; a block that was drawn is asked itself."""
-        found = self._blocks.get((block.number, block.version, width))
-        if found is not None:
+        version, found = self._blocks.get((block.number, width), (-1, []))
+        if version == block.version:
             return len(found)
         match block.kind:
             case "reasoning" if not block.open:

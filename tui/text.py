@@ -22,7 +22,7 @@ def safe(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     text = text.replace("\r\n", "\n").expandtabs(4)
-    if text.isprintable():
+    if text.replace("\n", "").isprintable():
         return text
     return "".join(map(_shown, text))
 

@@ -123,6 +123,7 @@ def test_a_lost_terminal_leaves_no_process_and_a_saved_session(
     time.sleep(0.5)
     terminal.tmux("kill-server")
     until = time.monotonic() + 10
+    left: list[psutil.Process] = []
     while time.monotonic() < until:
         left = [p for p in psutil.process_iter(["cmdline"])
                 if str(shop) in (line := " ".join(p.info["cmdline"] or [])) or "sleep 4321" in line]  # fmt: skip

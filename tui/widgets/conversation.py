@@ -23,7 +23,7 @@ from .marks import marked
 
 GUTTER = 2
 """Cells left of each line: the mark of the selected block stands there."""
-FRAME = 1 / 25
+FRAME = 1 / 20
 """Seconds between two looks at what changed; however fast the model streams."""
 
 
@@ -71,6 +71,8 @@ class Conversation(ScrollView, can_focus=True):
         self._heights: list[int] = []
         self._starts: list[int] = [0]
         self._width = 0
+        self._before: dict[int, list[Strip]] = {}
+        """Lines of the blocks that changed last, as they were shown."""
 
     def on_mount(self) -> None:
         """Look at what changed, as often as an eye can follow."""
@@ -156,6 +158,7 @@ class Conversation(ScrollView, can_focus=True):
         low, high = top, top + self.size.height
         dirty = sorted(at for at in changed if at < len(blocks))
         moved = 0
+        same = 0
         old_starts = self._starts[: len(self._heights) + 1]
         while len(self._heights) < len(blocks):
             self._heights.append(0)
@@ -166,6 +169,9 @@ class Conversation(ScrollView, can_focus=True):
             lines = self.painter.block(block, self._room) if near else None
             height = len(lines) if lines is not None else self.painter.estimate(block, self._room)
             self._heights[at] = height
+            if at == dirty[0] and lines is not None:
+                same = _common(self._before.get(block.number, []), lines)
+                self._before = {block.number: lines}
             if at + 1 < len(old_starts) and old_starts[at + 1] <= top:
                 moved += height - before
         changed.clear()
@@ -179,7 +185,7 @@ class Conversation(ScrollView, can_focus=True):
                 return
         elif moved:
             self.scroll_to(y=top + moved, animate=False, immediate=True)
-        start = self._starts[dirty[0]] if dirty else self._starts[-1]
+        start = self._starts[dirty[0]] + same if dirty else self._starts[-1]
         if start < high:
             line = max(start - self.scroll_offset.y, 0)
             self.refresh(Region(0, line, self.size.width, self.size.height - line))
@@ -403,3 +409,13 @@ class Conversation(ScrollView, can_focus=True):
                 return
             at += step
         self.notify(f"No more of “{self.needle}” that way.", timeout=2, markup=False)
+
+
+def _common(before: list[Strip], now: list[Strip]) -> int:
+    """How many lines are the same from the start on: they need not be written again."""
+    same = 0
+    for old, new in zip(before, now, strict=False):
+        if old is not new and old != new:
+            break
+        same += 1
+    return same
