@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from unabridged.agent.config import Flags
 from unabridged.agent.providers.scripted import Script, ScriptedCall, Turn
 from unabridged.tui.app import UnabridgedApp
 from unabridged.tui.desk import Start
@@ -56,7 +57,8 @@ async def shoot(folder: Path, theme: str) -> None:
     subprocess.run(["git", "init", "-q"], cwd=repo, check=True)  # noqa: ASYNC221 - nothing else runs
     script = folder / "script.json"
     script.write_text(Script(turns=TURNS).model_dump_json())
-    start = Start(root=repo, sessions=folder / "sessions", script=script, cache=folder / "cache")
+    start = Start(root=repo, sessions=folder / "sessions", script=script, cache=folder / "cache",
+                  flags=Flags(model="kimi-k3"))  # fmt: skip
     app = UnabridgedApp(start, Memory(folder / "tui.json"), f"unabridged-{theme}")
     async with app.run_test(size=(110, 36)) as pilot:
 

@@ -36,6 +36,8 @@ WORTH_SAYING = 0.05
 MARKDOWN_MOST = 20_000
 """Characters of one paragraph that are read as Markdown; a longer one is shown as it is."""
 
+BLANK = Strip.blank(0)
+
 ICONS = {
     "writing": "✎", "ready": "○", "waiting": "?", "running": "◐", "done": "✓", "failed": "✗",
     "denied": "⊘",
@@ -97,7 +99,7 @@ class Painter:
         ticking = block.live and block.kind in ("call", "reasoning")
         version, found = self._blocks.get(key, (-1, []))
         if version != block.version or ticking:
-            found = [*self._draw(block, max(width, 10)), Strip.blank(0)]
+            found = [*self._draw(block, max(width, 10)), BLANK]
             self._blocks[key] = block.version, found
             if len(self._blocks) > KEPT:
                 self._blocks.popitem(last=False)
@@ -130,7 +132,7 @@ class Painter:
             case "reasoning":
                 return self._reasoning(block, width)
             case "answer":
-                return self._marked("● ", p.strong, self.markdown(block.text, width - 2))
+                return self._marked("● ", p.strong, self.markdown(block.text, width - 2, "  "))
             case "call":
                 return self._call(block, width)
             case "note":
@@ -140,7 +142,7 @@ class Painter:
             case "finish":
                 tone = p.good if block.tone == "good" else p.warn
                 mark = "✔ " if block.tone == "good" else "! "
-                return self._marked(mark, tone, self.markdown(block.text, width - 2))
+                return self._marked(mark, tone, self.markdown(block.text, width - 2, "  "))
 
     def _user(self, block: Block, width: int) -> Iterator[Strip]:
         p = self.palette
@@ -237,18 +239,20 @@ class Painter:
 
     # --- pieces ----------------------------------------------------------------------------------
 
-    def markdown(self, text: str, width: int) -> list[Strip]:
+    def markdown(self, text: str, width: int, gutter: str = "") -> list[Strip]:
         """Markdown as lines. Only the last paragraph is drawn anew when the text grows."""
         found: list[Strip] = []
         for chunk in chunks(safe(text)):
             if found:
-                found.append(Strip.blank(0))
-            found += self._kept(("md", chunk, width), lambda chunk=chunk: self._mark(chunk, width))
+                found.append(BLANK)
+            key = ("md", chunk, width, gutter)
+            found += self._kept(key, lambda chunk=chunk: self._mark(chunk, width, gutter))
         return found
 
-    def _mark(self, chunk: str, width: int) -> list[Strip]:
+    def _mark(self, chunk: str, width: int, gutter: str) -> list[Strip]:
         if len(chunk) > MARKDOWN_MOST:
-            return list(self.paragraphs(chunk, width, self.palette.text, "", self.palette.text))
+            style = self.palette.text
+            return list(self.paragraphs(chunk, width + len(gutter), style, gutter, style))
         document = _Markdown(chunk, code_theme=self.palette.code_theme, hyperlinks=False,
                              style=self.palette.text)  # fmt: skip
         lines = self.console.render_lines(
@@ -259,6 +263,9 @@ class Painter:
             strips.pop()
         while strips and not strips[0].text.strip():
             strips.pop(0)
+        if gutter:
+            strips = [Strip([Segment(gutter), *line], len(gutter) + line.cell_length)
+                      for line in strips]  # fmt: skip
         return strips
 
     def paragraphs(
@@ -284,10 +291,12 @@ class Painter:
             yield self._line(Text(rest if number else first, style).append_text(line))
 
     def _marked(self, mark: str, style: Style, lines: Iterable[Strip]) -> Iterator[Strip]:
-        """Lines behind a mark that stands before the first."""
+        """Lines with a gutter, in which a mark stands before the first."""
         for number, line in enumerate(lines):
-            gutter = Segment(" " * len(mark), None) if number else Segment(mark, style)
-            yield Strip([gutter, *line], len(mark) + line.cell_length)
+            if number:
+                yield line
+            else:
+                yield Strip([Segment(mark, style), *list(line)[1:]], line.cell_length)
 
     def _line(self, text: Text) -> Strip:
         return Strip(text.render(self.console))

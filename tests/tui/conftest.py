@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from unabridged.agent.config import Flags
 from unabridged.agent.providers.scripted import Script, ScriptedCall, Turn
 from unabridged.tui.app import UnabridgedApp
 from unabridged.tui.desk import Start
@@ -139,7 +140,7 @@ async def open_tui(shop: Path, tmp_path: Path) -> AsyncIterator[Open]:
         script = script or Script(turns=tuple(turns), order="history")
         path.write_text(script.model_dump_json())
         options = {"root": shop, "sessions": tmp_path / "sessions", "script": scripted,
-                   "cache": tmp_path / "cache", **start}  # fmt: skip
+                   "cache": tmp_path / "cache", "flags": Flags(model="kimi-k3"), **start}  # fmt: skip
         memory = Memory(tmp_path / "tui.json")
         app = UnabridgedApp(Start(**options), memory, theme)
         async with app.run_test(size=size) as pilot:
