@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -101,6 +102,12 @@ def understand(call: Call, tools: Mapping[str, AnyTool]) -> tuple[AnyTool, Argum
     try:
         return tool, tool.arguments.model_validate_json(json.dumps(parsed))
     except ValidationError as error:
+        lone = re.search("[\ud800-\udfff]", json.dumps(parsed, ensure_ascii=False))
+        if lone is not None:
+            raise BadCall(
+                f"The arguments of {call.name} hold U+{ord(lone[0]):04X}, half of a surrogate pair "
+                "and no character of its own. The call was not run."
+            ) from error
         problems = "; ".join(
             f"{'.'.join(map(str, problem['loc'])) or 'arguments'}: {problem['msg']}"
             for problem in error.errors(include_url=False, include_input=False)

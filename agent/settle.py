@@ -219,6 +219,7 @@ class Settler:
                 reason = error.strerror or type(error).__name__
                 result = Result(f"{error.filename or item.call.name}: {reason}.", error=True)
         self._log_result(item, watched.complete(result), time.monotonic() - began)
+        await asyncio.sleep(0)  # where a cancel that came meanwhile takes hold
         return True
 
     @asynccontextmanager

@@ -483,7 +483,7 @@ async def test_k19_the_model_is_told_where_and_shown_what(bench: Bench) -> None:
         ("write", {"path": 7, "content": ""}, "path: Input should be a valid string"),
         ("write", {"path": None, "content": ""}, "path: Input should be a valid string"),
         ("write", {"path": "c.py", "content": ["x"]}, "content: Input should be a valid string"),
-        ("write", '{"path": "c.py", "content": "\\ud800"}', "not run"),
+        ("write", '{"path": "c.py", "content": "\\ud800"}', "U+D800, half of a surrogate pair"),
         ("read", {"path": "a.py", "start": "1"}, "start: "),
         ("finish", {"status": "great", "summary": "s"}, "status: Input should be 'done'"),
         ("Write", {"path": "c.py", "content": ""}, "There is no tool 'Write'. Tools: read, list"),

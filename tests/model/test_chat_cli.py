@@ -56,7 +56,7 @@ def test_a_conversation_on_standard_input(checkpoint: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--prompt", "hi", "--max-tokens", "5000"], "the context window is 4,096 tokens"),
+        (["--prompt", "hi " * 5000], "the context window is 4,096 tokens"),
         (["--json"], "--json needs --prompt"),
     ],
 )
