@@ -24,12 +24,14 @@ NANO = (
 def with_model(config: Config, env: Mapping[str, str] = os.environ) -> Config:
     """The settings, on the K3-nano that is shipped where they name no model and there is no key.
 
+    Not before its weights are good for its tasks: a newcomer should meet no model that fails.
+
     Raises ConfigError for a key that cannot be read.
     """
     from .credentials import CredentialError, find
 
     named = {config.origin.get("base_url"), config.origin.get("model")} != {"default"}
-    if named or not any(nano_folder().glob("*.safetensors")):
+    if named or not nano.READY or not any(nano_folder().glob("*.safetensors")):
         return config
     try:
         found = find(config.base_url, env)

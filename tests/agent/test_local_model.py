@@ -18,15 +18,17 @@ from unabridged.agent.config import ConfigError, Flags, load_config
 from unabridged.agent.connect import connect, pricing, with_model
 from unabridged.agent.events import Usage
 from unabridged.agent.providers import embedded
+from unabridged.model.nano import profile as nano
 
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which weights are shipped."""
+    """A folder in which weights are shipped that are good for their tasks."""
     folder = tmp_path / "nano"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"")
     monkeypatch.setattr(connecting, "nano_folder", lambda: folder)
+    monkeypatch.setattr(nano, "READY", True)
     return folder
 
 
@@ -49,6 +51,12 @@ def settled(flags: Flags | None = None, env: dict[str, str] | None = None) -> tu
 @pytest.mark.usefixtures("shipped")
 def test_without_settings_it_is_k3_nano() -> None:
     assert settled() == ("local:", "k3-nano")
+
+
+@pytest.mark.usefixtures("shipped")
+def test_weights_in_training_are_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nano, "READY", False)
+    assert settled() == ("https://api.moonshot.ai/v1", "kimi-k3")
 
 
 @pytest.mark.usefixtures("shipped")
