@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from rich.text import Text
 from textual import events, on, work
@@ -73,6 +74,8 @@ from .widgets.suggestions import Suggestions
 
 W = TypeVar("W", bound=Widget)
 SMALLEST = (60, 15)
+LAST_SECONDS = 6.0
+"""From the loss of the terminal to the end of the process, whatever still waits."""
 TINY = 20
 SHORT = 32
 """Rows below which cards leave more of the screen to the choices."""
@@ -123,6 +126,7 @@ class UnabridgedApp(App[None]):
         self._own: asyncio.Task[None] | None = None
         self._last_quit = 0.0
         self._leaving = False
+        self._handlers: dict[int, Any] = {}
         self._card: Card | None = None
         self.last_session: str | None = None
         """The session that was left, to go on with."""
@@ -155,9 +159,22 @@ class UnabridgedApp(App[None]):
         self.set_interval(0.1, self._beat)
         loop = asyncio.get_running_loop()
         for number, code in ((signal.SIGHUP, Exit.HANGUP), (signal.SIGTERM, Exit.TERMINATED)):
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                loop.add_signal_handler(number, self._lost, code)
+
+            def lost(_number: int, _frame: object, code: Exit = code) -> None:
+                # The loop may stand still, waiting for a terminal that reads no more.
+                last = threading.Timer(LAST_SECONDS, os._exit, (int(code),))
+                last.daemon = True
+                last.start()
+                loop.call_soon_threadsafe(self._lost, code)
+
+            with contextlib.suppress(ValueError):  # only the main thread can
+                self._handlers[number] = signal.signal(number, lost)
         self.call_after_refresh(self._open)
+
+    def on_unmount(self) -> None:
+        """Give the signals back."""
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
 
     def _one(self, selector: str, kind: type[W] = Widget) -> W:
         """A widget of the conversation's screen, whatever stands over it."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +18,7 @@ import psutil
 import pytest
 
 from unabridged.agent.providers.scripted import Script
+from unabridged.tui.app import LAST_SECONDS
 
 EDIT = {"name": "edit", "arguments": {"path": "shop/price.py", "old": "def total(net)",
                                       "new": "def gross(net)"}}  # fmt: skip
@@ -131,3 +135,28 @@ def test_a_lost_terminal_leaves_no_process_and_a_saved_session(
             return
         time.sleep(0.2)
     raise AssertionError([p.info["cmdline"] for p in left])
+
+
+@pytest.mark.parametrize("how", ["closed", "terminated"])
+def test_a_terminal_that_reads_nothing_keeps_no_process(
+    home: Path, shop: Path, tmp_path: Path, how: str
+) -> None:
+    """What is drawn fills the terminal's buffer, and the program stands still in a write."""
+    env = {**os.environ, "HOME": str(home), "TERM": "xterm-256color", "MOONSHOT_API_KEY": "sk-1"}
+    command = [sys.executable, "-m", "unabridged", str(shop), "--sessions-dir", str(tmp_path / "s")]
+    pid, ours = pty.fork()
+    if pid == 0:
+        os.execvpe(command[0], command, env)
+    try:
+        assert os.read(ours, 1)  # it has begun to draw
+        time.sleep(3)
+        if how == "closed":
+            os.close(ours)
+        else:
+            os.kill(pid, signal.SIGTERM)
+        psutil.Process(pid).wait(LAST_SECONDS + 8)
+    finally:
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            psutil.Process(pid).kill()
+        with contextlib.suppress(OSError):
+            os.close(ours)
