@@ -133,6 +133,14 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
     if not all(request.stop):
         raise RequestError("a stop text must not be empty", param="stop")
+    for number, message in enumerate(request.messages):
+        parts = message.get("content") if isinstance(message, dict) else None
+        for at, part in enumerate(parts if isinstance(parts, list) else ()):
+            if isinstance(part, dict) and part.get("type") in ("image", "image_url"):
+                raise RequestError(
+                    f"messages[{number}]: content[{at}] is an image; this engine reads text only",
+                    param="messages",
+                )
     try:
         segments = render(
             request.messages,

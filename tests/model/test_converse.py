@@ -215,6 +215,16 @@ def test_a_bad_request_names_its_fault(
     assert error.value.param == param
 
 
+def test_an_image_is_refused_in_plain_words(tokenizer: Tokenizer) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+    content = [{"type": "text", "text": "What is this?"}, image]
+    request = ChatRequest([{"role": "user", "content": content}])
+    with pytest.raises(
+        RequestError, match=r"content\[1\] is an image; this engine reads text only"
+    ):
+        prepare(request, tokenizer, 2048)
+
+
 def test_a_conversation_that_cannot_be_rendered_or_encoded(tokenizer: Tokenizer) -> None:
     for content, message in ((7, r"messages\[0\]"), ("\ud800", "lone surrogate")):
         with pytest.raises(RequestError, match=message):
