@@ -127,6 +127,7 @@ class UnabridgedApp(App[None]):
         self._last_quit = 0.0
         self._leaving = False
         self._handlers: dict[int, Any] = {}
+        self._connecting = asyncio.Lock()
         self._card: Card | None = None
         self.last_session: str | None = None
         """The session that was left, to go on with."""
@@ -237,13 +238,19 @@ class UnabridgedApp(App[None]):
     # --- starting --------------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        await asyncio.to_thread(self.desk.connect)  # a model in this process takes a moment
+        await self._connect()
         self._greet()
         self.files.refresh()
         if self.desk.start.resume is not None:
             await self.enter(lambda: self.desk.resume(self.desk.start.resume or "last"))
-        else:
+        elif not self._at_work and self.session is None:  # somebody may have been faster
             self.plan_load()
+
+    async def _connect(self) -> None:
+        """Off the screen's way: a model in this process takes a moment."""
+        async with self._connecting:
+            if self.desk.provider is None:
+                await asyncio.to_thread(self.desk.connect)
 
     def _greet(self) -> None:
         model = self.desk.model or "no model"
@@ -387,8 +394,7 @@ class UnabridgedApp(App[None]):
             self._queued.append(text)
             self._show_queue()
             return
-        if self.desk.provider is None:
-            await asyncio.to_thread(self.desk.connect)
+        await self._connect()
         if self.desk.provider is None:
             self.notify(self.desk.problem, severity="error", timeout=8, markup=False)
             return

@@ -123,6 +123,8 @@ def _find(layer: GatedMLA, code: Tensor, free: int) -> None:
     """Let every head look for the place whose notes are this token and its own notes."""
     size, hidden = code.shape
     notes = min(free, layer.shared, layer.q_a_proj.out_features) // size
+    if notes == 0:
+        return  # too narrow to tell notes apart: it learns from a random start
     width = notes * size
     key = layer.kv_a_proj_with_mqa.weight[layer.latent :]  # [shared, hidden]
     key.zero_()

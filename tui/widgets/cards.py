@@ -418,9 +418,11 @@ class LoadCard(Card):
                 yield Input(value=", ".join(self._patterns.get(name, ())), id=name, compact=True)
 
     def on_mount(self) -> None:
-        """The form is closed."""
-        self.query_one("#form").display = False
-        self.query_one("#plan").can_focus = False
+        """The form is closed. The card may be gone again before its parts are there."""
+        for form in self.query("#form"):
+            form.display = False
+        for plan in self.query("#plan"):
+            plan.can_focus = False
 
     def _draw(self, painter: Painter, width: int) -> list[Strip]:
         p = painter.palette
