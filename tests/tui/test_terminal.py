@@ -45,8 +45,16 @@ class Terminal:
 
     def open(self, *words: str, size: tuple[int, int] = (100, 30)) -> None:
         command = shlex.join([sys.executable, "-m", "unabridged", *words])
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]),
-                  f"{command}; echo closed with $?; sleep 60")  # fmt: skip
+        until = time.monotonic() + 10
+        while True:
+            try:
+                self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y",
+                          str(size[1]), f"{command}; echo closed with $?; sleep 60")  # fmt: skip
+                return
+            except subprocess.CalledProcessError:  # a server that was ended may still be going
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
 
     @property
     def screen(self) -> str:
