@@ -35,26 +35,24 @@ class Terminal:
     """A tmux server of its own, with one window."""
 
     def __init__(self, folder: Path, env: dict[str, str]) -> None:
-        self._socket = folder / "tmux"
+        self._folder = folder
+        self._opened = 0
         self._env = env
 
+    @property
+    def _socket(self) -> str:
+        return str(self._folder / f"tmux{self._opened}")
+
     def tmux(self, *words: str) -> str:
-        done = subprocess.run(["tmux", "-S", str(self._socket), *words], capture_output=True,
+        done = subprocess.run(["tmux", "-S", self._socket, *words], capture_output=True,
                               text=True, env=self._env, check=True, timeout=20)  # fmt: skip
         return done.stdout
 
     def open(self, *words: str, size: tuple[int, int] = (100, 30)) -> None:
         command = shlex.join([sys.executable, "-m", "unabridged", *words])
-        until = time.monotonic() + 10
-        while True:
-            try:
-                self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y",
-                          str(size[1]), f"{command}; echo closed with $?; sleep 60")  # fmt: skip
-                return
-            except subprocess.CalledProcessError:  # a server that was ended may still be going
-                if time.monotonic() > until:
-                    raise
-                time.sleep(0.2)
+        self._opened += 1  # a server that was ended may still be going: never the same one
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]),
+                  f"{command}; echo closed with $?; sleep 60")  # fmt: skip
 
     @property
     def screen(self) -> str:
@@ -92,8 +90,9 @@ def terminal(
     try:
         yield one
     finally:
-        subprocess.run(["tmux", "-S", str(tmp_path / "tmux"), "kill-server"], check=False,
-                       capture_output=True)  # fmt: skip
+        for socket in tmp_path.glob("tmux*"):
+            subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False,
+                           capture_output=True)  # fmt: skip
 
 
 @pytest.mark.needs("tmux")
