@@ -41,7 +41,7 @@ EDIT = [edit("a.py", "return 1", "return 2")]
 FINISH = [("finish", {"status": "done", "summary": "ok"})]
 
 
-async def play(session: Session, act: Callable[[Session], None], words: str = "Do it") -> None:
+async def play(session: Session, act: Callable[[Session], object], words: str = "Do it") -> None:
     """Run, and act each time that something waits for a person."""
     async for item in session.start(words):
         if isinstance(item, Decision | Plan) and session.pending:
@@ -76,7 +76,7 @@ async def test_an_edited_plan_counts_and_the_model_is_told(bench: Any) -> None:
     plan = [("propose_plan", {"plan": "Change both.", "paths": ["a.py", "b.py"]})]
     session = bench.create([plan, EDIT, "Done."], on_ask="wait")
     scope = Scope(paths=("a.py",), kinds=(EffectKind.WRITE,), not_touch=("docs/",))
-    await play(session, lambda s: s.approve(s.pending[0].call_id, scope=scope) and None)
+    await play(session, lambda s: s.approve(s.pending[0].call_id, scope=scope))
     assert bench.of(session, ScopeGranted)[0].scope == scope
     told = bench.of(session, ToolResult)[0].text
     assert "another scope" in told
