@@ -84,7 +84,8 @@ def terminal(
     home: Path, shop: Path, tmp_path: Path, serve_script: Callable[..., Any]
 ) -> Iterator[Terminal]:
     server = serve_script(Script.model_validate(SCRIPT))
-    env = {**os.environ, "HOME": str(home), "TERM": "xterm-256color",
+    inherited = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    env = {**inherited, "HOME": str(home), "TERM": "xterm-256color",
            "UNABRIDGED_BASE_URL": server.url, "UNABRIDGED_MODEL": "kimi-k3"}  # fmt: skip
     one = Terminal(tmp_path, env)
     try:
@@ -120,7 +121,7 @@ def test_open_load_plan_approve_diff_undo_resume(
     terminal.sees("Go on with `unabridged --resume", "closed with 0")
     terminal.tmux("kill-server")
     terminal.open(str(shop), "--sessions-dir", sessions, "--resume", "last")
-    terminal.sees("Rename total to gross", "Renamed it.", "scope shop/")
+    terminal.sees("In scope for this task: shop/", "+ def gross(net):", "Renamed it.")
 
 
 @pytest.mark.needs("tmux")
