@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .calibration import read_scale
-from .context.load import ContextError, Exact, Left, Load, load
+from .context.load import ContextError, Left, Load, load
 from .context.manifest import section
 from .context.pack import quote
-from .context_options import add_options, cache_folder, read_options
+from .context_options import add_options, cache_folder, counter, read_options
 
 if TYPE_CHECKING:
     from .config import Config
@@ -110,7 +110,7 @@ def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
         cache=cache,
         keep=False,
         scale=1.0 if vocabulary else read_scale(cache, _config().model),
-        counter=Exact(vocabulary) if vocabulary else None,
+        counter=counter(vocabulary),
     )
     return root, window, loaded
 

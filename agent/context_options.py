@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .config import Config
     from .context.selection import Options
     from .context.tokens import Counter
 
@@ -67,9 +66,8 @@ def given(args: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in names if getattr(args, name, None)]
 
 
-def counter(args: argparse.Namespace, config: Config) -> Counter | None:
+def counter(vocabulary: Path | None) -> Counter | None:
     """What counts exactly, where a vocabulary is given. Raises ContextError."""
-    vocabulary: Path | None = getattr(args, "vocabulary", None) or config.vocabulary
     if vocabulary is None:
         return None
     from .context.tokens import Exact

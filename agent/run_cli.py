@@ -104,7 +104,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--model", metavar="NAME", help="the endpoint's name for the model")
     group.add_argument("--base-url", metavar="URL", help="an OpenAI-compatible endpoint, up to /v1")
     group.add_argument("--effort", choices=("low", "high", "max"), help="how much K3 thinks")
-    group.add_argument("--window", type=_positive, metavar="TOKENS", help="context window")
+    group.add_argument("--window", type=positive, metavar="TOKENS", help="context window")
     group.add_argument("--script", type=Path, metavar="FILE",
                        help="play a scripted model instead (docs/scripts.md)")  # fmt: skip
 
@@ -122,10 +122,8 @@ def _policy_options(parser: argparse.ArgumentParser) -> None:
                        help="when a call would ask: stop and exit 3 (default), or deny and go on")  # fmt: skip
     group.add_argument("--sandbox", choices=("auto", "required", "off"), default="auto",
                        help="bubblewrap around commands: where present (default), always, never")  # fmt: skip
-    group.add_argument("--max-steps", type=_positive, metavar="N", help="requests to the model")
-    group.add_argument(
-        "--max-tokens", type=_positive, metavar="N", help="tokens in and out, in all"
-    )
+    group.add_argument("--max-steps", type=positive, metavar="N", help="requests to the model")
+    group.add_argument("--max-tokens", type=positive, metavar="N", help="tokens in and out, in all")
     group.add_argument("--max-cost", type=_amount, metavar="USD", help="US dollars")
     group.add_argument("--max-minutes", type=_amount, metavar="N", help="minutes of this run")
 
@@ -143,7 +141,7 @@ def _output_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--sessions-dir", type=Path, metavar="PATH", help="where sessions are kept")
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     try:
         value = int(text)
     except ValueError:
@@ -457,7 +455,7 @@ def _settings(
         instructions=instructions,
         sandbox=args.sandbox,
         context=read_options(args),
-        counter=counter(args, config),
+        counter=counter(getattr(args, "vocabulary", None) or config.vocabulary),
         rebuild=getattr(args, "rebuild", False),
         cache=cache_folder(),
     )

@@ -621,8 +621,10 @@ def what_to_load(settings: Settings) -> Options:
     return replace(settings.context, exclude=[*settings.context.exclude, *inside])
 
 
-def load_repository(root: Path, window: int, settings: Settings, stop: Stop = never) -> Load:
-    """The repository as a new session is given it."""
+def load_repository(
+    root: Path, window: int, settings: Settings, stop: Stop = never, *, keep: bool = True
+) -> Load:
+    """The repository as a new session is given it; to look only, without `keep`."""
     return load(
         root,
         window=window,
@@ -631,6 +633,7 @@ def load_repository(root: Path, window: int, settings: Settings, stop: Stop = ne
         cache=settings.cache,
         scale=read_scale(settings.cache, settings.model),
         counter=settings.counter,
+        keep=keep,
         stop=stop,
     )
 

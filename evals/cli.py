@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..agent.run_cli import positive
+
 if TYPE_CHECKING:
     from .agents import Agent
     from .spec import Outcome
@@ -35,7 +37,7 @@ def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent
     run.add_argument("--agent", choices=AGENTS, default="unabridged",
                      help="this harness (default); oracle solves all, noop solves nothing")  # fmt: skip
     run.add_argument(
-        "--limit", type=_positive, metavar="N", help="only the first N tasks, a fair mix"
+        "--limit", type=positive, metavar="N", help="only the first N tasks, a fair mix"
     )
     run.add_argument(
         "--seed", type=int, default=0, metavar="S", help="which tasks of the suite's kind"
@@ -43,7 +45,7 @@ def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent
     run.add_argument("--out", type=Path, required=True, metavar="DIR",
                      help="where outcomes, logs and the report go")  # fmt: skip
     run.add_argument("--json", action="store_true", help="print the report as one JSON document")
-    run.add_argument("--workers", type=_positive, default=1, metavar="N", help="tasks at a time")
+    run.add_argument("--workers", type=positive, default=1, metavar="N", help="tasks at a time")
     run.add_argument("--no-sandbox", action="store_true",
                      help="without bubblewrap around the agent; the report says so")  # fmt: skip
     model = run.add_argument_group("model of the agent")
@@ -52,16 +54,6 @@ def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent
     model.add_argument("--base-url", metavar="URL", help="an endpoint instead, up to /v1")
     model.add_argument("--model", metavar="NAME", help="the endpoint's name for the model")
     run.set_defaults(run=_run)
-
-
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1")
-    return value
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -15,9 +15,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from unabridged.agent.providers.scripted import load_script
 from unabridged.agent.providers.scripted_server import ScriptedServer, serving_in_thread
@@ -53,23 +54,27 @@ def folder(wanted: Path | None) -> Iterator[Path]:
         yield wanted.resolve()
 
 
-def demonstrate(place: Path, model: ScriptedServer, *, kept: bool) -> int:
-    """The demo in a folder, with a model that is served."""
-    repo = make_repository(place / "sample")
-    env = environment(place, model.url)
-    title("No small K3 ships yet, so the model here is a scripted stand-in")
-    say(
-        f"It is served over HTTP at {model.url} and plays examples/demo.toml.\n"
-        "Everything else is real: the repository, the requests, the rules, the edits, the tests."
-    )
+class Ran(NamedTuple):
+    """What came of a run: exit codes of the sample's tests and of the harness, and the change."""
+
+    before: int
+    code: int
+    diff: str
+    after: int
+
+
+def work(
+    repo: Path, env: dict[str, str], task: str, allowed: Sequence[str], sessions: Path, heading: str
+) -> Ran:
+    """Show a sample, let the harness carry out a task in it, show the change and the tests."""
     title("The sample repository, before")
     before = run_tests(repo, env)
     say(f"$ {' '.join(CHECK)}\n{last_lines(before.stderr)}")
 
-    title("The harness at work")
-    words = ["unabridged", "run", TASK, *(w for rule in ALLOWED for w in ("--allow", rule))]
+    title(heading)
+    words = ["unabridged", "run", task, *(w for rule in allowed for w in ("--allow", rule))]
     say("$ " + " ".join(f'"{word}"' if " " in word else word for word in words) + "\n")
-    command = [sys.executable, "-m", *words, "--sessions-dir", str(place / "sessions")]
+    command = [sys.executable, "-m", *words, "--sessions-dir", str(sessions)]
     code = subprocess.run(
         command, cwd=repo, env=env, stderr=subprocess.STDOUT, check=False
     ).returncode
@@ -81,8 +86,20 @@ def demonstrate(place: Path, model: ScriptedServer, *, kept: bool) -> int:
     title("The sample's tests, run by this demo and not by the model")
     after = run_tests(repo, env)
     say(f"$ {' '.join(CHECK)}\n{last_lines(after.stderr)}")
+    return Ran(before.returncode, code, diff.stdout, after.returncode)
 
-    problems = failures(code, before.returncode, after.returncode, diff.stdout, model, place)
+
+def demonstrate(place: Path, model: ScriptedServer, *, kept: bool) -> int:
+    """The demo in a folder, with a model that is served."""
+    repo = make_repository("sample", place / "sample")
+    env = environment(place, model.url)
+    title("The small K3 is still in training, so the model here is a scripted stand-in")
+    say(
+        f"It is served over HTTP at {model.url} and plays examples/demo.toml.\n"
+        "Everything else is real: the repository, the requests, the rules, the edits, the tests."
+    )
+    ran = work(repo, env, TASK, ALLOWED, place / "sessions", "The harness at work")
+    problems = failures(ran.code, ran.before, ran.after, ran.diff, model, place)
     if problems:
         title("THE DEMO FAILED")
         say("\n".join(problems))
@@ -104,11 +121,15 @@ def demonstrate(place: Path, model: ScriptedServer, *, kept: bool) -> int:
     return 0
 
 
-def make_repository(repo: Path) -> Path:
-    """The sample as a git repository with one commit."""
-    shutil.copytree(HERE / "sample", repo, ignore=shutil.ignore_patterns("__pycache__"))
+def make_repository(sample: str, repo: Path) -> Path:
+    """A sample of this folder as a git repository with one commit."""
+    shutil.copytree(HERE / sample, repo, ignore=shutil.ignore_patterns("__pycache__"))
     identity = ["-c", "user.name=Sample", "-c", "user.email=sample@example.com"]
-    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "Add the shop"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        [*identity, "commit", "-q", "-m", f"Add the {sample}"],
+    ):
         subprocess.run(["git", *words], cwd=repo, check=True)
     return repo
 

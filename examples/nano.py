@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from demo import CHECK, environment, folder, last_lines, run_tests, say, title
+from demo import CHECK, environment, folder, make_repository, say, title, work
 
 HERE = Path(__file__).parent
 TASK = "Rename count_dry to count_thirsty."
@@ -39,31 +37,12 @@ def main() -> int:
 
 def demonstrate(place: Path, base_url: str, *, kept: bool) -> int:
     """The demo in a folder."""
-    repo = make_repository(place / "garden")
+    repo = make_repository("garden", place / "garden")
     env = environment(place, base_url)
     env["UNABRIDGED_MODEL"] = "k3-nano"
-    title("The sample repository, before")
-    before = run_tests(repo, env)
-    say(f"{', '.join(sorted(path.name for path in repo.glob('*.py')))}\n")
-    say(f"$ {' '.join(CHECK)}\n{last_lines(before.stderr)}")
-
-    title("K3-nano at work, in this process, without a network")
-    words = ["unabridged", "run", TASK, *(word for rule in ALLOWED for word in ("--allow", rule))]
-    say("$ " + " ".join(f'"{word}"' if " " in word else word for word in words) + "\n")
-    command = [sys.executable, "-m", *words, "--sessions-dir", str(place / "sessions")]
-    code = subprocess.run(
-        command, cwd=repo, env=env, stderr=subprocess.STDOUT, check=False
-    ).returncode
-
-    title("The change")
-    diff = subprocess.run(["git", "--no-pager", "diff"], cwd=repo, check=False,
-                          capture_output=True, text=True)  # fmt: skip
-    say(diff.stdout.strip())
-    title("The sample's tests, run by this demo and not by the model")
-    after = run_tests(repo, env)
-    say(f"$ {' '.join(CHECK)}\n{last_lines(after.stderr)}")
-
-    problems = failures(repo, code, before.returncode, after.returncode, place)
+    heading = "K3-nano at work, in this process, without a network"
+    ran = work(repo, env, TASK, ALLOWED, place / "sessions", heading)
+    problems = failures(repo, ran.code, ran.before, ran.after, place)
     if problems:
         title("THE DEMO FAILED")
         say("\n".join(problems))
@@ -77,19 +56,6 @@ def demonstrate(place: Path, base_url: str, *, kept: bool) -> int:
         '  .venv/bin/unabridged run "your task" --repo ~/src/project'
     )
     return 0
-
-
-def make_repository(repo: Path) -> Path:
-    """The sample as a git repository with one commit."""
-    shutil.copytree(HERE / "garden", repo, ignore=shutil.ignore_patterns("__pycache__"))
-    identity = ["-c", "user.name=Sample", "-c", "user.email=sample@example.com"]
-    for words in (
-        ["init", "-q"],
-        ["add", "."],
-        [*identity, "commit", "-q", "-m", "Add the garden"],
-    ):
-        subprocess.run(["git", *words], cwd=repo, check=True)
-    return repo
 
 
 def failures(repo: Path, code: int, before: int, after: int, place: Path) -> list[str]:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, cast
 
 from ..agent.config import Config, ConfigError, Flags, load_config, without_secrets
 from ..agent.connect import connect, pricing, scripted, with_model
-from ..agent.context.errors import ContextError
-from ..agent.context.load import Load, Options, load
-from ..agent.context_options import cache_folder
+from ..agent.context.errors import ContextError, Stop, never
+from ..agent.context.load import Load, Options
+from ..agent.context_options import cache_folder, counter
 from ..agent.events import AnyEvent, RunStarted, SessionStarted, Usage, UserMessage
 from ..agent.fork import fork
 from ..agent.handover import instructions as kept_instructions
 from ..agent.policy import Mode, Rule
 from ..agent.providers.base import Provider
-from ..agent.session import Session, Settings, load_repository, options_of, what_to_load
+from ..agent.session import Session, Settings, load_repository, options_of
 from ..agent.store import find, read
 from ..agent.trust import Trusted, examine, grant
 
@@ -143,18 +143,17 @@ class Desk:
 
     # --- the load plan ---------------------------------------------------------------------------
 
-    def plan(self, stop: Callable[[], bool]) -> Load:
+    def plan(self, stop: Stop) -> Load:
         """What would be loaded; blocking. Raises ContextError, Cancelled."""
-        settings = self.settings()
-        return load(
-            self.root,
-            window=self.window,
-            options=what_to_load(settings),
-            rebuild=self.rebuild,
-            cache=self.start.cache,
-            keep=False,
-            stop=stop,
-        )
+        return self._load(self.window, self.settings(), stop, keep=False)
+
+    def _load(
+        self, window: int, settings: Settings, stop: Stop = never, *, keep: bool = True
+    ) -> Load:
+        """The repository as a session is given it; blocking."""
+        vocabulary = self.config.vocabulary if self.config is not None else None
+        settings = replace(settings, counter=counter(vocabulary))
+        return load_repository(self.root, window, settings, stop, keep=keep)
 
     def price_of(self, tokens: int, cached: int = 0) -> float | None:
         """US dollars for a prompt."""
@@ -169,7 +168,7 @@ class Desk:
                 raise ConfigError(self.problem)
             provider, settings = self.provider, self.settings()
             window = provider.window
-            self.loaded = await asyncio.to_thread(load_repository, self.root, window, settings)
+            self.loaded = await asyncio.to_thread(self._load, window, settings)
             self.session = Session.create(
                 self.root, provider, settings, self.start.sessions, loaded=self.loaded
             )
@@ -221,7 +220,7 @@ class Desk:
         self.connect()
         if self.provider is None:
             raise ConfigError(self.problem)
-        loaded = await asyncio.to_thread(load_repository, self.root, self.provider.window, settings)
+        loaded = await asyncio.to_thread(self._load, self.provider.window, settings)
         self.session = Session.create(
             self.root, self.provider, settings, self.start.sessions, continues=events, loaded=loaded
         )

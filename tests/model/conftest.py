@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 import threading
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx
@@ -156,6 +159,21 @@ class Actor(Playback):
 @pytest.fixture(scope="session")
 def actor() -> type[Actor]:
     return Actor
+
+
+@pytest.fixture(scope="session")
+def fla() -> ModuleType:
+    """fla-core's `ops/kda/naive.py` alone: its package needs triton."""
+    found = PathFinder.find_spec("fla")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    file = Path(found.submodule_search_locations[0]) / "ops/kda/naive.py"
+    spec = importlib.util.spec_from_file_location("fla_kda_naive", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def small_config(quantized: bool = False, **changes: Any) -> K3Config:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
-from importlib.machinery import PathFinder
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -18,21 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from unabridged.model import kda
-
-
-@pytest.fixture(scope="module")
-def fla() -> ModuleType:
-    """fla-core's `ops/kda/naive.py` alone: its package needs triton."""
-    found = PathFinder.find_spec("fla")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    file = Path(found.submodule_search_locations[0]) / "ops/kda/naive.py"
-    spec = importlib.util.spec_from_file_location("fla_kda_naive", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def inputs(

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from importlib.machinery import PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -79,34 +77,26 @@ class GatedNorm(nn.Module):
         return norm * self.weight * torch.sigmoid(gate)
 
 
-def naive_kda() -> Any:
-    found = PathFinder.find_spec("fla")
-    assert found is not None
-    assert found.submodule_search_locations is not None
-    file = Path(found.submodule_search_locations[0]) / "ops/kda/naive.py"
-    spec = importlib.util.spec_from_file_location("fla_kda_naive", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def naive(fla: ModuleType) -> Any:
+    """fla-core's recurrence in the form of its kernel."""
 
     def kernel(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **options: Any
     ) -> tuple[Tensor, None]:
         assert options["use_qk_l2norm_in_kernel"]
         q, k = F.normalize(q, dim=-1, eps=1e-6), F.normalize(k, dim=-1, eps=1e-6)
-        return module.naive_recurrent_kda(q, k, v, g, beta)[0], None
+        return fla.naive_recurrent_kda(q, k, v, g, beta)[0], None
 
     return kernel
 
 
 @pytest.fixture(scope="module")
-def nemo() -> ModuleType:
+def nemo(fla: ModuleType) -> ModuleType:
     """The other implementation's multimodal module, its kernels replaced."""
     model = theirs("model")
     model._require_fla = lambda: None
     model.ShortConvolution, model.FusedRMSNormGated = Convolution, GatedNorm
-    model.chunk_kda = naive_kda()
+    model.chunk_kda = naive(fla)
     return theirs("multimodal")
 
 
