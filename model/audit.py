@@ -18,6 +18,7 @@ import torch
 from .checkpoint import Spec, expected_tensors
 from .config import K3Config, TextConfig
 from .k3 import K3
+from .sizes import human
 
 _STATE_BYTES = 4
 """KDA states are float32."""
@@ -214,9 +215,4 @@ def report(counts: Audit) -> str:
 
 
 def _size(n: int) -> str:
-    scaled, unit = float(n), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if scaled < 1024:
-            break
-        scaled, unit = scaled / 1024, larger
-    return f"{n:,} B" if unit == "B" else f"{n:,} B ({scaled:,.1f} {unit})"
+    return f"{n:,} B" if n < 1024 else f"{n:,} B ({human(n)})"

@@ -26,6 +26,7 @@ from .checkpoint import (
 )
 from .config import K3Config
 from .k3 import K3
+from .sizes import human
 
 _SHOWN = 12
 
@@ -137,11 +138,11 @@ def inspect(
 def report(seen: Inspection) -> str:
     """For a person: names that differ only in the number of the expert stand together."""
     total = sum(seen.nbytes.values())
-    sizes = ", ".join(f"{dtype} {n / 2**30:,.2f}" for dtype, n in sorted(seen.nbytes.items()))
+    sizes = ", ".join(f"{dtype} {human(n)}" for dtype, n in sorted(seen.nbytes.items()))
     lines = [
         f"{seen.folder}: {'sound' if seen.sound else 'not sound'}",
         f"tensors  {seen.present:,} of {seen.expected:,}",
-        f"bytes    {total / 2**30:,.2f} GiB ({sizes or 'nothing'})",
+        f"bytes    {human(total)} ({sizes or 'nothing'})",
         (
             f"shards   {len(seen.shards)} here, {len(seen.missing_shards)} missing, "
             f"{len(seen.damaged_shards)} damaged"

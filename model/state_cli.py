@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .cli import size
+from .sizes import human
 from .state_store import (
     DEFAULT_MAX_BYTES,
     Entry,
@@ -79,8 +80,8 @@ def _list(args: argparse.Namespace) -> int:
         return 0
     for entry in found:
         used = datetime.fromtimestamp(entry.used).astimezone().strftime("%Y-%m-%d %H:%M")
-        print(f"{entry.id}  {entry.position:>9,} tokens  {_human(entry.size):>9}  used {used}")
-    print(f"{len(found)} states, {_human(total)}, in {_root(args)}")
+        print(f"{entry.id}  {entry.position:>9,} tokens  {human(entry.size):>9}  used {used}")
+    print(f"{len(found)} states, {human(total)}, in {_root(args)}")
     return 0
 
 
@@ -128,7 +129,7 @@ def _prune(args: argparse.Namespace) -> int:
     if args.json:
         _print_json({"removed": [entry.id for entry in removed], "bytes": freed})
     else:
-        print(f"removed {len(removed)} states, {_human(freed)}")
+        print(f"removed {len(removed)} states, {human(freed)}")
     return 0
 
 
@@ -203,11 +204,3 @@ def _facts(entry: Entry) -> dict[str, Any]:
 
 def _print_json(document: dict[str, Any]) -> None:
     print(json.dumps(document, indent=2, ensure_ascii=False))
-
-
-def _human(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"
