@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from ..agent.context.git import HARMLESS
 from .base import ToolError
 from .bash.gitrepo import common_dir_of, git_dir_of
 
@@ -29,28 +30,20 @@ STOP_GRACE = 0.5
 _POLL = 0.05
 _CHUNK = 1 << 16
 
-_SETTINGS = {
+_SETTINGS = HARMLESS | {
     "color.ui": "false",
     "commit.gpgSign": "false",
     "commit.status": "false",  # else the message's template looks into submodules
     "commit.verbose": "false",
     "core.askPass": "false",
-    "core.fsmonitor": "false",
-    "core.hooksPath": os.devnull,
-    "core.pager": "cat",
-    "core.quotePath": "false",
-    "core.untrackedCache": "false",
-    "credential.helper": "",
     "diff.autoRefreshIndex": "false",
     "diff.ignoreSubmodules": "dirty",
     "diff.orderFile": os.devnull,
     "diff.submodule": "short",
     "gc.auto": "0",
     "log.mailmap": "false",
-    "log.showSignature": "false",
     "maintenance.auto": "false",
     "status.submoduleSummary": "false",
-    "submodule.recurse": "false",
 }
 
 _ENVIRONMENT = {

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from .errors import Stop, check, never
 
-_SETTINGS = {
+HARMLESS = {
     "core.fsmonitor": "false",
     "core.hooksPath": os.devnull,
     "core.pager": "cat",
     "core.quotePath": "false",
     "core.untrackedCache": "false",
     "credential.helper": "",
-    "diff.external": "",
     "log.showSignature": "false",
-    "protocol.allow": "never",
     "submodule.recurse": "false",
 }
+"""Settings with which git, used for facts, runs no program of the repository's choice."""
+
+_SETTINGS = HARMLESS | {"diff.external": "", "protocol.allow": "never"}
 
 
 def environment() -> dict[str, str]:

@@ -12,14 +12,13 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
 from ..blocks import Transcript
 from ..paint import Painter
 from ..palette import palette_of
-from .marks import marked
+from .marks import SelectableView, marked
 
 GUTTER = 2
 """Cells left of each line: the mark of the selected block stands there."""
@@ -27,7 +26,7 @@ FRAME = 1 / 20
 """Seconds between two looks at what changed; however fast the model streams."""
 
 
-class Conversation(ScrollView, can_focus=True):
+class Conversation(SelectableView):
     """Shows a transcript. It stays at the end while the reader does, and else does not move."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -260,15 +259,6 @@ class Conversation(ScrollView, can_focus=True):
         self.following = new_value >= self._starts[-1] - self.size.height - 1
 
     # --- copying ---------------------------------------------------------------------------------
-
-    @property
-    def allow_select(self) -> bool:
-        """Text can be selected with the mouse."""
-        return True
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        """Show what is selected."""
-        self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected lines as they are shown, without the gutter."""

@@ -10,19 +10,18 @@ from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Size
-from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
 from ..paint import Painter
 from ..palette import palette_of
-from .marks import marked
+from .marks import SelectableView, marked
 
 Source = Callable[[Painter, int], list[Strip]]
 """Painter, width -> lines."""
 
 
-class Lines(ScrollView, can_focus=True):
+class Lines(SelectableView):
     """Shows what `source` draws; as high as that is, up to its `max-height`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -103,15 +102,6 @@ class Lines(ScrollView, can_focus=True):
                 self.scroll_to(y=at, animate=False)
                 return True
         return False
-
-    @property
-    def allow_select(self) -> bool:
-        """Text can be selected with the mouse."""
-        return True
-
-    def selection_updated(self, selection: Selection | None) -> None:
-        """Show what is selected."""
-        self.refresh()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
         """The selected text."""

@@ -1,9 +1,11 @@
-"""Marks where a text stands in a line."""
+"""Marks where a text stands in a line, and text that can be selected."""
 
 from __future__ import annotations
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.scroll_view import ScrollView
+from textual.selection import Selection
 from textual.strip import Strip
 
 
@@ -24,3 +26,16 @@ def marked(strip: Strip, needle: str, style: Style) -> Strip:
         for i, part in enumerate(parts)
     ]
     return Strip.join(marked)
+
+
+class SelectableView(ScrollView, can_focus=True):
+    """A scrolling view whose text can be selected with the mouse; it draws what is selected."""
+
+    @property
+    def allow_select(self) -> bool:
+        """Text can be selected with the mouse."""
+        return True
+
+    def selection_updated(self, selection: Selection | None) -> None:
+        """Show what is selected."""
+        self.refresh()
