@@ -11,6 +11,7 @@ Source: Kimi K3 report, section 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,7 +45,8 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: TextConfig, index: int, packed_experts: bool) -> None:
         super().__init__()
         hidden, eps = config.hidden_size, config.rms_norm_eps
-        self.starts_block = index % config.attn_res_block_size == 0
+        self.block = config.attn_res_block_size
+        self.starts_block = index % self.block == 0
         self.self_attention_res_norm = RMSNorm(hidden, eps)
         self.self_attention_res_proj = nn.Linear(hidden, 1, bias=False)
         self.input_layernorm = RMSNorm(hidden, eps)
@@ -93,32 +95,57 @@ class Backbone(nn.Module):
         Returns:
             [N, hidden], after the final norm.
         """
-        keys = self._keys()
-        few = len(embeddings) <= _FEW and not torch.is_grad_enabled()
-        block = 2 * self.config.attn_res_block_size
+        layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+        own = None
+        if states is not None:
+            own = [[state.layers[i] for state in states] for i in range(len(layers))]
+        keys = depth_keys(layers, self.output_attn_res_norm, self.output_attn_res_proj)
         h = BlockResiduals(embeddings, self.config.rms_norm_eps)
-        for i, layer in enumerate(self.layers):
-            assert isinstance(layer, DecoderLayer)
-            x = h.read(keys[2 * i])
-            if layer.starts_block:
-                h.close_block(keys[2 * i + 1 : 2 * i + 1 + block] if few else None)
-            own = None if states is None else [state.layers[i] for state in states]
-            h.write(layer.self_attn(layer.input_layernorm(x), lengths, own))
-            x = h.read(keys[2 * i + 1])
-            h.write(layer.channel_mixer(layer.post_attention_layernorm(x)))
+        run_layers(layers, keys, h, lengths, own)
         return self.norm(h.read(keys[-1]))
 
-    def _keys(self) -> Tensor:
-        """Query times gain of every read of the depth mixture, in order: [2 layers + 1, hidden]."""
-        norms: list[Tensor] = []
-        queries: list[Tensor] = []
-        for layer in self.layers:
-            assert isinstance(layer, DecoderLayer)
-            norms += [layer.self_attention_res_norm.weight, layer.mlp_res_norm.weight]
-            queries += [layer.self_attention_res_proj.weight, layer.mlp_res_proj.weight]
-        norms.append(self.output_attn_res_norm.weight)
-        queries.append(self.output_attn_res_proj.weight)
-        return torch.stack(norms).float() * torch.cat(queries).float()
+
+def run_layers(
+    layers: Sequence[DecoderLayer],
+    keys: Tensor,
+    h: BlockResiduals,
+    lengths: Sequence[int],
+    states: Sequence[Sequence[Any]] | None,
+) -> None:
+    """Run consecutive layers: all, or a stage of a pipeline.
+
+    Args:
+        keys: of these layers' reads (see `depth_keys`).
+        h: what the layers before left; updated in place.
+        lengths: how many of the tokens belong to each sequence.
+        states: for each layer, what came before in each sequence; updated in place.
+    """
+    assert h.prefix is not None
+    few = len(h.prefix) <= _FEW and not torch.is_grad_enabled()
+    for i, layer in enumerate(layers):
+        x = h.read(keys[2 * i])
+        if layer.starts_block:
+            h.close_block(keys[2 * i + 1 : 2 * (i + layer.block) + 1] if few else None)
+        own = None if states is None else states[i]
+        h.write(layer.self_attn(layer.input_layernorm(x), lengths, own))
+        x = h.read(keys[2 * i + 1])
+        h.write(layer.channel_mixer(layer.post_attention_layernorm(x)))
+
+
+def depth_keys(layers: Sequence[DecoderLayer], *output: nn.Module) -> Tensor:
+    """Query times gain of every read of the depth mixture, in order: [reads, hidden].
+
+    Args:
+        output: norm and projection of the read after the last layer, if it is wanted.
+    """
+    modules: list[nn.Module] = []
+    for layer in layers:
+        modules += [layer.self_attention_res_norm, layer.self_attention_res_proj]
+        modules += [layer.mlp_res_norm, layer.mlp_res_proj]
+    modules += output
+    norms = [module.weight for module in modules[::2]]
+    queries = [module.weight for module in modules[1::2]]
+    return torch.stack(norms).float() * torch.cat(queries).float()
 
 
 class LanguageModel(nn.Module):
