@@ -10,14 +10,15 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .chat.parse import ContentDelta, Event, Reply, ReplyParser
-from .chat.render import Message, render
+from .chat.render import Message, image_parts, render
 from .chat.tokenizer import Tokenizer, TokenizerError
-from .chat.xtml import XtmlError, encode
-from .engine import Engine, Finished, Prefill
+from .chat.xtml import Segment, XtmlError, encode
+from .engine import Engine, Finished, PlacedImage, Prefill
 from .generate import Sampling
+from .images import ImageError, Picture, read_part
 
 
 class RequestError(ValueError):
@@ -83,7 +84,9 @@ async def converse(
 
     Raises `RequestError` before the first item, `EngineError` at any time.
     """
-    prompt, max_tokens = await asyncio.to_thread(prepare, request, tokenizer, engine.window)
+    prompt, images, max_tokens = await asyncio.to_thread(
+        prepare, request, tokenizer, engine.window, engine.sees
+    )
     seed = secrets.randbits(63) if request.seed is None else request.seed
     own = engine.defaults
     sampling = Sampling(
@@ -95,7 +98,7 @@ async def converse(
     stops = _Stops(request.stop)
     cached = completion = reasoning = 0
     reason: Literal["stop", "length", "tool_calls"] = "stop"
-    async with aclosing(engine.generate(prompt, max_tokens, sampling)) as generation:
+    async with aclosing(engine.generate(prompt, max_tokens, sampling, images)) as generation:
         async for item in generation:
             if isinstance(item, Finished):
                 reason = item.reason
@@ -121,8 +124,21 @@ async def converse(
     yield Finish(reason, ChatUsage(len(prompt), cached, completion, reasoning), reply)
 
 
-def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[list[int], int]:
-    """The prompt's token ids, and how many may follow. Raises `RequestError`."""
+class Prepared(NamedTuple):
+    """What the engine is asked for."""
+
+    prompt: list[int]
+    images: list[PlacedImage]
+    max_tokens: int
+
+
+def prepare(
+    request: ChatRequest, tokenizer: Tokenizer, window: int, sees: bool = False
+) -> Prepared:
+    """The prompt's token ids, its images, and how many tokens may follow.
+
+    `sees` says whether the model has a vision tower. Raises `RequestError`.
+    """
     if request.tool_choice == "required" and not request.tools:
         raise RequestError("tool_choice is required, but there are no tools", param="tool_choice")
     if request.temperature is not None and request.temperature < 0:
@@ -133,14 +149,6 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
         raise RequestError("max_tokens must be at least 1", param="max_tokens")
     if not all(request.stop):
         raise RequestError("a stop text must not be empty", param="stop")
-    for number, message in enumerate(request.messages):
-        parts = message.get("content") if isinstance(message, dict) else None
-        for at, part in enumerate(parts if isinstance(parts, list) else ()):
-            if isinstance(part, dict) and part.get("type") in ("image", "image_url"):
-                raise RequestError(
-                    f"messages[{number}]: content[{at}] is an image; this engine reads text only",
-                    param="messages",
-                )
     try:
         segments = render(
             request.messages,
@@ -149,8 +157,9 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
             effort=request.effort,
             tool_choice=request.tool_choice,
             response_format=request.response_format,
+            images=_read_images(request.messages, sees),
         )
-        prompt = encode(segments, tokenizer)
+        prompt, images = _encode(segments, tokenizer)
     except (XtmlError, TokenizerError) as error:
         raise RequestError(str(error)) from error
     room = window - len(prompt)
@@ -162,7 +171,34 @@ def prepare(request: ChatRequest, tokenizer: Tokenizer, window: int) -> tuple[li
             code="context_length_exceeded",
         )
     # A client can only estimate how much a prompt leaves; the limit it gives is an upper one.
-    return prompt, min(request.max_tokens or room, room)
+    return Prepared(prompt, images, min(request.max_tokens or room, room))
+
+
+def _read_images(messages: Sequence[Message], sees: bool) -> list[Picture]:
+    pictures: list[Picture] = []
+    for where, part in image_parts(messages):
+        if not sees:
+            raise RequestError(f"{where} is an image; this model reads text only", param="messages")
+        try:
+            pictures.append(read_part(part))
+        except ImageError as error:
+            raise RequestError(f"{where}: the image: {error}", param="messages") from error
+    return pictures
+
+
+def _encode(
+    segments: Sequence[Segment], tokenizer: Tokenizer
+) -> tuple[list[int], list[PlacedImage]]:
+    """Token ids, and where the images stand in them."""
+    prompt: list[int] = []
+    images: list[PlacedImage] = []
+    for segment in segments:
+        piece = encode([segment], tokenizer)
+        if isinstance(segment.image, Picture):
+            first = len(prompt) + piece.index(tokenizer.media_pad_id)
+            images.append(PlacedImage(segment.image, len(prompt), first, len(prompt) + len(piece)))
+        prompt += piece
+    return prompt, images
 
 
 class _Stops:

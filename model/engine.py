@@ -12,7 +12,6 @@ of them in the `StateStore` if there is one. What a request reused is counted in
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import queue
 import threading
@@ -27,8 +26,9 @@ from torch import Tensor
 
 from .chat.tokenizer import Tokenizer
 from .generate import Defaults, Sampling, sample
+from .images import Picture
 from .state import StateMismatchError
-from .state_store import StateStore, fingerprint_checkpoint, prefix_hashes
+from .state_store import StateStore, fingerprint_states, prefix_hashes
 
 log = logging.getLogger(__name__)
 
@@ -56,13 +56,32 @@ class SequenceModel(Protocol):
         """The state that `to_tensors` described."""
         ...
 
-    def extend(self, state: Any, tokens: Sequence[int]) -> Tensor:
-        """Read more tokens into the state, in place; logits after the last one, [V]."""
+    def extend(
+        self, state: Any, tokens: Sequence[int], image_features: Tensor | None = None
+    ) -> Tensor:
+        """Read more tokens into the state, in place; logits after the last one, [V].
+
+        `image_features` is given for tokens that stand for images: [how many, hidden].
+        """
         ...
 
     def step(self, states: Sequence[Any], tokens: Sequence[int]) -> Tensor:
         """Read one token into each of several states, in place; logits, [B, V]."""
         ...
+
+    def see(self, patches: Tensor, grid: tuple[int, int, int]) -> Tensor:
+        """What stands in the place of an image's tokens, [tokens, hidden]."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image and its place in a prompt: markup from `start`, placeholders from `first`."""
+
+    picture: Picture
+    start: int
+    first: int
+    end: int
 
 
 class EngineError(Exception):
@@ -114,6 +133,7 @@ class Engine:
         prefill_span: tokens of a prompt that are read between two decode steps.
         save_every: fewest tokens between two places where a prompt's state is kept.
         kept_states: how many states stay in memory, the most recently used ones.
+        sees: whether the model has a vision tower.
         defaults: what holds where a request does not say.
     """
 
@@ -129,11 +149,13 @@ class Engine:
         prefill_span: int = 512,
         save_every: int = 256,
         kept_states: int = 8,
+        sees: bool = False,
         defaults: Defaults = Defaults(),  # noqa: B008 - frozen
     ) -> None:
         self.window = window
         self.vocab_size = vocab_size
         self.stores_states = store is not None
+        self.sees = sees
         self.defaults = defaults
         self._model = model
         self._end_token = end_token
@@ -154,7 +176,11 @@ class Engine:
         return len(self._running), len(self._waiting)
 
     async def generate(
-        self, prompt: Sequence[int], max_tokens: int, sampling: Sampling
+        self,
+        prompt: Sequence[int],
+        max_tokens: int,
+        sampling: Sampling,
+        images: Sequence[PlacedImage] = (),
     ) -> AsyncGenerator[Item]:
         """Yield `Prefill`s, then the ids of the reply, the end token included, last a `Finished`.
 
@@ -170,7 +196,7 @@ class Engine:
         def deliver(item: Item | EngineError) -> None:
             loop.call_soon_threadsafe(items.put_nowait, item)
 
-        sequence = _Sequence(list(prompt), max_tokens, sampling, deliver)
+        sequence = _Sequence(list(prompt), images, max_tokens, sampling, deliver)
         self._inbox.put(sequence)
         try:
             while True:
@@ -252,7 +278,7 @@ class Engine:
     def _start(self, sequences: list[_Sequence]) -> None:
         (sequence,) = sequences
         # At least one token must be read: its logits choose the first token of the reply.
-        sequence.position, sequence.state = self._prefixes.longest(sequence.prompt[:-1])
+        sequence.position, sequence.state = self._prefixes.longest(sequence.name[:-1])
         sequence.cached = sequence.position
         sequence.save_points = self._save_points(sequence.prompt)
         sequence.generator = torch.Generator().manual_seed(sequence.sampling.seed)
@@ -279,13 +305,36 @@ class Engine:
         end = min(start + self._prefill_span, len(sequence.prompt))
         if self._end_token in sequence.prompt[start:end]:
             end = sequence.prompt.index(self._end_token, start) + 1
-        logits = self._model.extend(sequence.state, sequence.prompt[start:end])
+        tokens, seen = sequence.prompt[start:end], self._see(sequence, start, end)
+        if seen is None:
+            logits = self._model.extend(sequence.state, tokens)
+        else:
+            logits = self._model.extend(sequence.state, tokens, seen)
         sequence.position = end
         sequence.send(Prefill(end, len(sequence.prompt), sequence.cached))
         if end in sequence.save_points:
-            self._prefixes.keep(sequence.prompt[:end], sequence.state)
+            self._prefixes.keep(sequence.name[:end], sequence.state)
         if end == len(sequence.prompt):
             self._emit(sequence, logits)
+
+    def _see(self, sequence: _Sequence, start: int, end: int) -> Tensor | None:
+        """What stands in the place of images in a span of the prompt; None where there are none.
+
+        An image goes through the tower when its first token is read, whole; a long one is kept
+        until its last.
+        """
+        parts: list[Tensor] = []
+        for image in sequence.images:
+            picture, tokens = image.picture, range(image.first, image.first + image.picture.tokens)
+            first, last = max(start, tokens.start), min(end, tokens.stop)
+            if first >= last:
+                continue
+            if sequence.seen is None or sequence.seen[0] is not image:
+                sequence.seen = image, self._model.see(picture.patches(), picture.grid)
+            parts.append(sequence.seen[1][first - tokens.start : last - tokens.start])
+            if last == tokens.stop:
+                sequence.seen = None
+        return torch.cat(parts) if parts else None
 
     def _decode(self, sequences: list[_Sequence]) -> None:
         """Read the last token of each sequence and choose the next."""
@@ -305,7 +354,7 @@ class Engine:
         stopped = token == self._end_token
         if stopped or sequence.completion == sequence.max_tokens:
             # The state has read all but the last token.
-            self._prefixes.keep(sequence.prompt + sequence.read, sequence.state)
+            self._prefixes.keep(sequence.name + sequence.read, sequence.state)
             usage = Usage(len(sequence.prompt), sequence.cached, sequence.completion)
             self._end(sequence, Finished("stop" if stopped else "length", usage))
 
@@ -321,6 +370,7 @@ class _Sequence:
     """A request under way. All but `cancelled` belongs to the engine's thread."""
 
     prompt: list[int]
+    images: Sequence[PlacedImage]
     max_tokens: int
     sampling: Sampling
     deliver: Callable[[Item | EngineError], None]
@@ -336,6 +386,18 @@ class _Sequence:
     read: list[int] = field(default_factory=list)
     """Tokens of the reply that the state has read."""
     completion: int = 0
+    seen: tuple[PlacedImage, Tensor] | None = None
+    """The image whose tokens are being read, and what the tower made of it."""
+    name: list[int] = field(init=False)
+    """What prefixes of the prompt are known by: its ids, and for images what they show.
+
+    The placeholders of two images of one size are the same ids.
+    """
+
+    def __post_init__(self) -> None:
+        self.name = list(self.prompt)
+        for image in self.images:
+            self.name[image.start : image.end] = image.picture.words(image.end - image.start)
 
     def send(self, item: Item | EngineError) -> bool:
         """Hand an item to whoever waits; false when nobody does any more."""
@@ -405,17 +467,20 @@ def open_engine(
     Raises `ConfigError`, `TokenizerError` or `CheckpointError` naming the file at fault.
     """
     from .checkpoint import load_model
-    from .config import K3Config
+    from .config import ConfigError, K3Config
 
     config = K3Config.from_pretrained(folder)
     tokenizer = Tokenizer.from_file(folder)
     tokenizer.check(config.text_config.vocab_size, config.eos_token_id)
+    if config.vision_config and config.media_placeholder_token_id != tokenizer.media_pad_id:
+        raise ConfigError(
+            f"{folder / 'config.json'}: media_placeholder_token_id is "
+            f"{config.media_placeholder_token_id}; the vocabulary has it at {tokenizer.media_pad_id}"
+        )
     model = load_model(folder, dtype, device)
     store = None
     if states is not None:
-        # The same weights in another precision have other states.
-        told = f"{fingerprint_checkpoint(folder)} {model.dtype}"
-        store = StateStore(states, hashlib.sha256(told.encode()).hexdigest())
+        store = StateStore(states, fingerprint_states(folder, model.dtype))
     engine = Engine(
         model,
         end_token=config.eos_token_id,
@@ -423,6 +488,7 @@ def open_engine(
         window=config.text_config.max_position_embeddings,
         store=store,
         max_batch=max_batch,
+        sees=config.vision_config is not None,
         defaults=Defaults.of_checkpoint(folder),
     )
     return engine, tokenizer

@@ -24,7 +24,7 @@ from .moe import StableLatentMoE
 from .norm import RMSNorm
 from .situ import SituMLP
 from .state import SequenceState
-from .vision import Projector, VisionTower
+from .vision import Grid, Projector, VisionTower
 
 PREFILL_SPAN = 2048
 """Tokens of a prompt that go through all layers together."""
@@ -138,7 +138,7 @@ def depth_keys(layers: Sequence[DecoderLayer], *output: nn.Module) -> Tensor:
     Args:
         output: norm and projection of the read after the last layer, if it is wanted.
     """
-    modules: list[nn.Module] = []
+    modules: list[Any] = []
     for layer in layers:
         modules += [layer.self_attention_res_norm, layer.self_attention_res_proj]
         modules += [layer.mlp_res_norm, layer.mlp_res_proj]
@@ -275,17 +275,33 @@ class K3(nn.Module):
         return state
 
     @torch.no_grad()
-    def extend(self, state: SequenceState, tokens: Sequence[int]) -> Tensor:
+    def see(self, patches: Tensor, grid: Grid) -> Tensor:
+        """What stands in the place of one image's placeholders, [M, hidden]; see `VisionTower`."""
+        patches = patches.to(self.device, self.vision_tower.patch_embed.proj.weight.dtype)
+        return self.mm_projector(self.vision_tower(patches, [grid]))
+
+    @torch.no_grad()
+    def extend(
+        self,
+        state: SequenceState,
+        tokens: Sequence[int],
+        image_features: Tensor | None = None,
+    ) -> Tensor:
         """Read tokens into the state, in place; logits after the last, [vocab].
 
         Long prompts go through in spans of 2,048 tokens, so that memory does not grow with them.
+        `image_features` [M, hidden] are for the M media placeholders among the tokens, in order.
         """
         if not tokens:
             raise ValueError("there is no token to read")
         ids = self._ids(tokens)
         hidden = torch.empty(0)
         for span in ids.split(PREFILL_SPAN):
-            hidden = self.hidden(span, [len(span)], [state])
+            seen = None
+            if image_features is not None:
+                places = int((span == self.config.media_placeholder_token_id).sum())
+                seen, image_features = image_features[:places], image_features[places:]
+            hidden = self.hidden(span, [len(span)], [state], seen)
         return self.language_model.lm_head(hidden[-1])
 
     @torch.no_grad()

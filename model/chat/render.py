@@ -14,22 +14,13 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from .tokenizer import MEDIA_BEGIN, MEDIA_CONTENT, MEDIA_END, MEDIA_PAD
-from .xtml import Segment, XtmlError, close_tag, end_of_message, open_tag, text
+from .xtml import Image, Segment, XtmlError, close_tag, end_of_message, open_tag, text
 
 Message = Mapping[str, Any]
 """One message in OpenAI's form: `role`, `content`, and by role `reasoning_content`,
 `tool_calls`, `tool_call_id`, `name`, `tools`."""
 
 EFFORTS = ("low", "high", "max")
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """An image of the conversation: its original size in pixels and how many tokens it takes."""
-
-    width: int
-    height: int
-    tokens: int
 
 
 def render(
@@ -54,12 +45,12 @@ def render(
         effort: `low`, `high`, `max`, or None to say nothing.
         tool_choice: `required`, `none`, or `auto` or None to say nothing.
         response_format: OpenAI's object: type `text`, `json_object` or `json_schema`.
-        images: one for each image part of the conversation, in order.
+        images: one for each image part, in the order of the messages as they are given.
         generation_prefix: open the assistant's message at the end.
 
     Raises `XtmlError` naming the message and the field that cannot be rendered.
     """
-    pictures = iter(images)
+    pictures = _pictures(messages, images)
     segments: list[Segment] = []
     if tools:
         segments += _tool_declaration(tools, _TOOLS)
@@ -95,9 +86,6 @@ def render(
             segments += [*opening, *_content(message, where, pictures), *end_of_message()]
         else:
             raise XtmlError(f"{where}: role {role!r} is not one of system, user, assistant, tool")
-    if next(pictures, None) is not None:
-        raise XtmlError(f"{len(images)} images were given, but the messages have fewer image parts")
-
     if tool_choice in ("required", "none"):
         segments += _option("tool-choice", _TOOL_CHOICE[tool_choice])
     elif tool_choice not in ("auto", None):
@@ -175,7 +163,24 @@ def _name(message: Message) -> list[tuple[str, str]]:
     return [("name", message["name"])] if message.get("name") else []
 
 
-def _content(message: Message, where: str, pictures: Iterator[Image]) -> list[Segment]:
+def image_parts(messages: Sequence[Message]) -> Iterator[tuple[str, Any]]:
+    """All image parts, each with where it stands."""
+    for number, message in enumerate(messages):
+        content = message.get("content") if isinstance(message, Mapping) else None
+        for at, part in enumerate(content if isinstance(content, list | tuple) else ()):
+            if isinstance(part, Mapping) and part.get("type") in ("image", "image_url"):
+                yield f"messages[{number}]: content[{at}]", part
+
+
+def _pictures(messages: Sequence[Message], images: Sequence[Image]) -> dict[int, Image]:
+    """The image of each part, by the part's `id`: results may be rendered in another order."""
+    parts = [part for _, part in image_parts(messages)]
+    if len(images) > len(parts):
+        raise XtmlError(f"{len(images)} images were given, but the messages have fewer image parts")
+    return {id(part): image for part, image in zip(parts, images, strict=False)}
+
+
+def _content(message: Message, where: str, pictures: Mapping[int, Image]) -> list[Segment]:
     content = message.get("content")
     if content is None:
         return []
@@ -189,7 +194,7 @@ def _content(message: Message, where: str, pictures: Iterator[Image]) -> list[Se
         if kind == "text" and isinstance(part.get("text"), str):
             segments += text(part["text"])
         elif kind in ("image", "image_url"):
-            picture = next(pictures, None)
+            picture = pictures.get(id(part))
             if picture is None:
                 raise XtmlError(f"{where}: content[{number}] is an image whose size was not given")
             segments.append(_image(picture))
@@ -202,7 +207,7 @@ def _image(image: Image) -> Segment:
     """The pads stand where the vision tower's vectors go; the size is that of the original."""
     size = f"image {image.width}x{image.height}"
     markup = f"{MEDIA_BEGIN}{size}{MEDIA_CONTENT}{MEDIA_PAD * image.tokens}{MEDIA_END}"
-    return Segment(markup, control=True)
+    return Segment(markup, control=True, image=image)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +248,7 @@ def _assistant(
     calls: Sequence[_Call],
     where: str,
     thinking: bool,
-    pictures: Iterator[Image],
+    pictures: Mapping[int, Image],
 ) -> list[Segment]:
     opening = open_tag("message", ("role", "assistant"), *_name(message))
     body: list[Segment] = []

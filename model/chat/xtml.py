@@ -23,6 +23,15 @@ class XtmlError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Image:
+    """An image of the conversation: its original size in pixels and how many tokens it takes."""
+
+    width: int
+    height: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
     """A piece of a prompt that is encoded on its own."""
 
@@ -31,6 +40,8 @@ class Segment:
     """Markup: names of control tokens in `text` become those tokens."""
     generated: bool = False
     """The model writes this itself after the generation prefix: the mask of a training loss."""
+    image: Image | None = None
+    """The image that this segment is the place of."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,13 @@ class Playback:
     def state_from_tensors(self, tensors: dict[str, torch.Tensor]) -> PlaybackState:
         return self._state(tensors["tokens"].tolist())
 
-    def extend(self, state: PlaybackState, tokens: Sequence[int]) -> torch.Tensor:
+    def extend(
+        self,
+        state: PlaybackState,
+        tokens: Sequence[int],
+        image_features: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        assert image_features is None
         self.read += len(tokens)
         state.tokens += tokens
         logits = torch.zeros(self.vocab_size)
@@ -110,6 +116,9 @@ class Playback:
         self.batches.append(len(states))
         rows = [self.extend(s, [t]) for s, t in zip(states, tokens, strict=True)]
         return torch.stack(rows)
+
+    def see(self, patches: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+        raise AssertionError("it has no eyes")
 
 
 class PlaybackState:
@@ -264,7 +273,7 @@ class Served:
         self.engine.close()
 
     def post(self, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=30, **options)
+        return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=120, **options)
 
 
 @pytest.fixture(scope="session")

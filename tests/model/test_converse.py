@@ -92,7 +92,7 @@ async def test_an_answer_with_exact_counts(ask: Ask, tokenizer: Tokenizer) -> No
     items, finish = await ask("hi")
     assert text_of(items, ReasoningDelta) == "hm"
     assert text_of(items, ContentDelta) == "hello, 日本"
-    prompt, _ = prepare(ChatRequest([{"role": "user", "content": "hi"}]), tokenizer, window=2048)
+    prompt, *_ = prepare(ChatRequest([{"role": "user", "content": "hi"}]), tokenizer, window=2048)
     assert finish == Finish(
         "stop",
         ChatUsage(
@@ -185,13 +185,13 @@ async def test_leaving_cancels(engine: Engine, tokenizer: Tokenizer) -> None:
 def test_a_limit_beyond_the_window_is_the_window(tokenizer: Tokenizer) -> None:
     """Clients know the window and only estimate the prompt, so they may ask for too much."""
     request = ChatRequest([{"role": "user", "content": "hi"}], max_tokens=2048)
-    prompt, max_tokens = prepare(request, tokenizer, window=2048)
+    prompt, _, max_tokens = prepare(request, tokenizer, window=2048)
     assert len(prompt) + max_tokens == 2048
 
 
 async def test_the_rest_of_the_window_is_the_default_limit(tokenizer: Tokenizer) -> None:
     request = ChatRequest([{"role": "user", "content": "hi"}])
-    prompt, max_tokens = prepare(request, tokenizer, window=2048)
+    prompt, _, max_tokens = prepare(request, tokenizer, window=2048)
     assert len(prompt) + max_tokens == 2048
 
 
@@ -219,9 +219,7 @@ def test_an_image_is_refused_in_plain_words(tokenizer: Tokenizer) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
     content = [{"type": "text", "text": "What is this?"}, image]
     request = ChatRequest([{"role": "user", "content": content}])
-    with pytest.raises(
-        RequestError, match=r"content\[1\] is an image; this engine reads text only"
-    ):
+    with pytest.raises(RequestError, match=r"content\[1\] is an image; this model reads text only"):
         prepare(request, tokenizer, 2048)
 
 

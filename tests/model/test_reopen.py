@@ -47,7 +47,7 @@ class Counting(EmbeddedProvider):
             effort=request.effort,
             max_tokens=2,
         )
-        prompt, _ = prepare(chat, self.tokenizer, WINDOW)
+        prompt, *_ = prepare(chat, self.tokenizer, WINDOW)
         return max(n for n, token in enumerate(prompt) if token == self.tokenizer.end_of_msg_id) + 1
 
 
