@@ -26,6 +26,8 @@ DEFAULT_MODEL = "kimi-k3"
 LOCAL = "local:"
 """What a base URL begins with that is the folder of a checkpoint on this machine, run in this
 process; nothing more stands for the K3-nano that is shipped."""
+SETTINGS_VERSION = 1
+"""Raised when an older reader could misread a newer file, which then says `version = 2`."""
 Effort = Literal["low", "high", "max"]
 M = TypeVar("M", bound=BaseModel)
 
@@ -80,6 +82,7 @@ class LimitsSection(Section):
 class UserFile(Section):
     """The user's `config.toml`."""
 
+    version: int = SETTINGS_VERSION
     model: ModelSection = ModelSection()
     money: MoneySection = MoneySection()
     limits: LimitsSection = LimitsSection()
@@ -89,6 +92,7 @@ class UserFile(Section):
 class ProjectFile(Section):
     """A project's `.unabridged/config.toml`: what may narrow."""
 
+    version: int = SETTINGS_VERSION
     limits: LimitsSection = LimitsSection()
     rule: tuple[Rule, ...] = ()
 
@@ -108,6 +112,7 @@ class Config:
     limits: Limits = field(default_factory=Limits)
     rules: tuple[Rule, ...] = ()
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Setting, as `model.name` -> `flag`, `environment NAME`, the file, or `default`."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,11 @@ def data_folder() -> Path:
     return user_data_path("unabridged")
 
 
+def user_file() -> Path:
+    """Where the user's settings are."""
+    return config_folder() / "config.toml"
+
+
 def project_file(root: Path) -> Path:
     """Where a project keeps its settings."""
     return root / ".unabridged" / "config.toml"
@@ -154,9 +164,9 @@ def load_config(
 
     Raises ConfigError naming file and line.
     """
-    user = user if user is not None else config_folder() / "config.toml"
-    mine = _read(user, UserFile)
-    theirs = _read(project, ProjectFile) if project is not None else ProjectFile()
+    user = user if user is not None else user_file()
+    mine = read_settings(user, UserFile)
+    theirs = read_settings(project, ProjectFile) if project is not None else ProjectFile()
     origin: dict[str, str] = {}
 
     def pick(key: str, *layers: tuple[Any, str]) -> Any:
@@ -166,11 +176,17 @@ def load_config(
                 return value
         return None
 
+    def narrowest(key: str, project_says: float | None, own: float | None) -> float | None:
+        if project_says is None or (own is not None and own <= project_says):
+            return own
+        origin[key] = str(project)
+        return project_says
+
     def variable(name: str) -> tuple[str | None, str]:
         return env.get(name) or None, f"environment {name}"
 
     base_url = pick(
-        "base_url",
+        "model.base_url",
         (flags.base_url, "flag"),
         variable("UNABRIDGED_BASE_URL"),
         (mine.model.base_url, str(user)),
@@ -178,36 +194,41 @@ def load_config(
     )
     if not _is_endpoint(base_url):
         raise ConfigError(
-            f"{without_secrets(base_url)!r} ({origin['base_url']}) is no endpoint: give the address up to /v1, "
+            f"{without_secrets(base_url)!r} ({origin['model.base_url']}) is no endpoint: give the address up to /v1, "
             "like http://127.0.0.1:8000/v1, or local:FOLDER for a checkpoint on this machine."
         )
     effort = pick(
-        "effort",
+        "model.effort",
         (flags.effort, "flag"),
         variable("UNABRIDGED_EFFORT"),
         (mine.model.effort, str(user)),
         ("max", "default"),
     )
     if effort not in ("low", "high", "max"):
-        raise ConfigError(f"effort {effort!r} ({origin['effort']}): choose low, high or max.")
+        raise ConfigError(f"effort {effort!r} ({origin['model.effort']}): choose low, high or max.")
     return Config(
         base_url=base_url,
         model=pick(
-            "model",
+            "model.name",
             (flags.model, "flag"),
             variable("UNABRIDGED_MODEL"),
             (mine.model.name, str(user)),
             (DEFAULT_MODEL, "default"),
         ),
         effort=effort,
-        window=pick("window", (flags.window, "flag"), (mine.model.window, str(user))),
-        dialect=pick("dialect", (mine.model.dialect, str(user))),
-        vocabulary=_beside(user, mine.model.vocabulary),
-        load_limit=mine.money.load_limit,
+        window=pick("model.window", (flags.window, "flag"), (mine.model.window, str(user))),
+        dialect=pick("model.dialect", (mine.model.dialect, str(user))),
+        vocabulary=_beside(user, pick("model.vocabulary", (mine.model.vocabulary, str(user)))),
+        load_limit=pick(
+            "money.load_limit",
+            (mine.money.load_limit if "load_limit" in mine.money.model_fields_set else None, str(user)),
+            (mine.money.load_limit, "default"),
+        ),
         prices=mine.money.prices,
         limits=Limits.model_validate(
             {
-                key: _narrowest(
+                key: narrowest(
+                    f"limits.{key}",
                     getattr(theirs.limits, key),
                     pick(
                         f"limits.{key}",
@@ -246,17 +267,12 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
     class RulesFile(Section):
         rule: tuple[Rule, ...] = ()
 
-    return _owned(_read(path, RulesFile).rule, path)
+    return _owned(read_settings(path, RulesFile).rule, path)
 
 
 def _beside(file: Path, path: Path | None) -> Path | None:
     """A path of a settings file: `~` is the user's home, and it is relative to the file."""
     return None if path is None else file.parent / path.expanduser()
-
-
-def _narrowest(project: float | None, own: float | None) -> float | None:
-    values = [value for value in (project, own) if value is not None]
-    return min(values) if values else None
 
 
 def _owned(rules: tuple[Rule, ...], path: Path) -> tuple[Rule, ...]:
@@ -275,7 +291,8 @@ def _narrowing(rules: tuple[Rule, ...], path: Path | None) -> tuple[Rule, ...]:
     return _owned(rules, path)
 
 
-def _read(path: Path, model: type[M]) -> M:
+def read_settings(path: Path, model: type[M]) -> M:
+    """One file of settings; what `model` says where there is none. Raises ConfigError."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -290,6 +307,12 @@ def _read(path: Path, model: type[M]) -> M:
         raise ConfigError(f"{path}, line {line}: not UTF-8; save the file as UTF-8.") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: {_with_line(str(error))}; fix it or move it away.") from error
+    version = table.get("version", SETTINGS_VERSION)
+    if isinstance(version, int) and version > SETTINGS_VERSION:
+        raise ConfigError(
+            f"{path}, line {line_of(text, ('version',))}: these settings are of a newer Unabridged "
+            f"(version {version}, this one reads {SETTINGS_VERSION}): update, or move the file away."
+        )
     try:
         return model.model_validate(table)
     except ValidationError as error:

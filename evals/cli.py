@@ -1,11 +1,12 @@
-"""`unabridged evals run`: measure an agent on a suite of tasks."""
+"""`unabridged evals`: measure an agent on suites of tasks, and report."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from ..agent.run_cli import positive
 
 if TYPE_CHECKING:
-    from .agents import Agent
-    from .spec import Outcome
+    from .runner import Result
+    from .spec import TaskSpec
 
-AGENTS = ("unabridged", "oracle", "noop")
 USAGE = 2
+FAULTS = 1
+INTERRUPTED = 130
 
 
 def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent") -> None:
@@ -26,87 +28,232 @@ def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent
         name, help=line, description=line[0].upper() + line[1:] + ".", allow_abbrev=False
     )
     kinds = parser.add_subparsers(dest="evals_command", required=True, metavar="COMMAND")
+    _add_run(kinds)
+    _add_gate(kinds)
+    # report-and-export
+
+
+def _add_run(kinds: Any) -> None:
     run: argparse.ArgumentParser = kinds.add_parser(
         "run",
-        help="run a suite; goes on where an earlier run was stopped",
-        description="Run a suite: each task in a fresh repository by `unabridged run`, judged by "
-        "hidden tests afterwards. The same --out goes on where an earlier run was stopped.",
+        help="run a suite",
+        description="Run a suite: each task in a fresh repository, judged by hidden tests "
+        "afterwards. Exits with 0 when every trial has a result, 1 when some had a fault of the "
+        "infrastructure (which is no failure of the agent), 2 for what cannot be run.",
         allow_abbrev=False,
     )
-    run.add_argument("--suite", default="nano", metavar="NAME", help="which tasks (default: nano)")
-    run.add_argument("--agent", choices=AGENTS, default="unabridged",
-                     help="this harness (default); oracle solves all, noop solves nothing")  # fmt: skip
+    run.add_argument("--suite", default="nano", metavar="NAME|PATH",
+                     help="nano, real, ask, safety, refactor, recall, trace, marathon, or a folder "
+                     "of tasks in Harbor's format (default: nano)")  # fmt: skip
+    run.add_argument("--agent", default="unabridged", metavar="AGENT",
+                     help="unabridged: this harness (default); scripted:NAME: it with a scripted "
+                     "model, such as scripted:oracle; command:LINE: another program")  # fmt: skip
+    run.add_argument("--k", type=positive, default=1, metavar="N", help="trials of each task")
     run.add_argument(
         "--limit", type=positive, metavar="N", help="only the first N tasks, a fair mix"
     )
+    run.add_argument("--tenth", action="store_true", help="a fixed tenth, some of every family")
     run.add_argument(
         "--seed", type=int, default=0, metavar="S", help="which tasks of the suite's kind"
     )
     run.add_argument("--out", type=Path, required=True, metavar="DIR",
-                     help="where outcomes, logs and the report go")  # fmt: skip
-    run.add_argument("--json", action="store_true", help="print the report as one JSON document")
-    run.add_argument("--workers", type=positive, default=1, metavar="N", help="tasks at a time")
+                     help="where tasks, trials and the report go")  # fmt: skip
+    run.add_argument("--resume", action="store_true",
+                     help="go on with the run in DIR: what has a result is not run again")  # fmt: skip
+    run.add_argument("--output", choices=("text", "json"), default="text",
+                     help="json: the report as one document")  # fmt: skip
+    run.add_argument("--json", action="store_const", const="json", dest="output",
+                     help="the same as --output json")  # fmt: skip
+    run.add_argument("--executor", default="process", metavar="WHERE",
+                     help="inline, process (default), ray or ray:ADDRESS")  # fmt: skip
+    run.add_argument("--jobs", type=positive, default=1, metavar="N", help="trials at a time")
     run.add_argument("--no-sandbox", action="store_true",
-                     help="without bubblewrap around the agent; the report says so")  # fmt: skip
-    model = run.add_argument_group("model of the agent")
+                     help="without bubblewrap around the agent; the results say so")  # fmt: skip
+    run.add_argument("--quarantine", type=Path, metavar="FILE",
+                     help="leave out the tasks that `evals gate` found unstable")  # fmt: skip
+    arms = run.add_argument_group("arms")
+    arms.add_argument("--trace", default="full", metavar="ARM",
+                      help="which reasoning the model gets back: full (default), none, last-1, "
+                      "last-3, summary, foreign")  # fmt: skip
+    arms.add_argument("--isolated", action="store_true",
+                      help="each step of a chain by itself, on the solution of those before")  # fmt: skip
+    arms.add_argument("--kill-at", type=int, action="append", default=[], metavar="STEP",
+                      help="kill the agent in this step of a chain, from 0, and resume it")  # fmt: skip
+    arms.add_argument("--instructions", type=Path, metavar="FILE",
+                      help="an AGENTS.md of the user's, in the system message")  # fmt: skip
+    _model_options(run)
+    run.set_defaults(run=_guarded(_run))
+
+
+def _add_gate(kinds: Any) -> None:
+    gate: argparse.ArgumentParser = kinds.add_parser(
+        "gate",
+        help="look for unstable tasks",
+        description="Run the oracle and the idle agent several times over a suite. A task that the "
+        "oracle does not always solve, or that doing nothing ever solves, is put in quarantine: "
+        "DIR/quarantine.json. Exits with 1 when there is one.",
+        allow_abbrev=False,
+    )
+    gate.add_argument("--suite", required=True, metavar="NAME|PATH", help="which tasks")
+    gate.add_argument("--k", type=positive, default=3, metavar="N", help="trials (default: 3)")
+    gate.add_argument("--limit", type=positive, metavar="N", help="only the first N tasks")
+    gate.add_argument("--tenth", action="store_true", help="a fixed tenth")
+    gate.add_argument("--seed", type=int, default=0, metavar="S", help="which tasks")
+    gate.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go")
+    gate.add_argument("--executor", default="process", metavar="WHERE", help="as for run")
+    gate.add_argument("--jobs", type=positive, default=1, metavar="N", help="trials at a time")
+    gate.add_argument("--no-sandbox", action="store_true", help="as for run")
+    gate.set_defaults(run=_guarded(_gate))
+
+
+def _model_options(parser: argparse.ArgumentParser) -> None:
+    model = parser.add_argument_group("model of the agent")
     model.add_argument("--model-folder", type=Path, metavar="DIR",
                        help="a K3-nano checkpoint (default: the one that is shipped)")  # fmt: skip
     model.add_argument("--base-url", metavar="URL", help="an endpoint instead, up to /v1")
     model.add_argument("--model", metavar="NAME", help="the endpoint's name for the model")
-    run.set_defaults(run=_run)
+    model.add_argument("--effort", choices=("low", "high", "max"), help="how much it thinks")
+    model.add_argument("--window", type=positive, metavar="TOKENS", help="context window")
+
+
+def _guarded(command: Any) -> Any:
+    """What cannot be done is one line and exit 2."""
+
+    def run(args: argparse.Namespace) -> int:
+        from .agents import AgentError
+        from .executors import LostError
+        from .runner import RunError
+        from .spec import SpecError
+
+        try:
+            return command(args)
+        except (AgentError, RunError, SpecError) as error:
+            print(f"unabridged evals: {error}", file=sys.stderr)
+            return USAGE
+        except (LostError, OSError) as error:
+            print(f"unabridged evals: {error}", file=sys.stderr)
+            return FAULTS
+        except KeyboardInterrupt:
+            print("unabridged evals: stopped; go on with --resume", file=sys.stderr)
+            return INTERRUPTED
+
+    return run
+
+
+# --- run -----------------------------------------------------------------------------------------
 
 
 def _run(args: argparse.Namespace) -> int:
-    from .agents import AgentError
-    from .report import lines, report
-    from .runner import Run, RunError, run_tasks
-    from .sandbox import available
-    from .spec import suite
+    from .gateway import TRACES
+    from .runner import Run, RunError
+    from .spec import SpecError
+    from .suites import load
 
+    if args.trace not in TRACES:
+        raise SpecError(f"there is no arm {args.trace!r}: choose of {', '.join(TRACES)}")
+    isolation = _isolation(args)
+    agent = _agent_of(args)
+    settings = {
+        "suite": args.suite, "part": "tenth" if args.tenth else "whole", "seed": args.seed,
+        "k": args.k, "agent": agent["name"], **_model_of(args), "trace": args.trace,
+        "effort": agent["effort"], "window": agent["window"], "isolation": isolation,
+        "isolated_steps": args.isolated, "kill_at": args.kill_at, "limit": args.limit,
+        "instructions": agent["instructions"],
+    }  # fmt: skip
+    tasks = load(args.suite, args.out / "tasks", seed=args.seed, limit=args.limit,
+                 part=settings["part"])  # fmt: skip
+    left_out = _quarantined(args.quarantine)
+    tasks = [task for task in tasks if task.name not in left_out]
+    needing = [task for task in tasks if task.settings.get("isolation") == "required"]
+    if needing and isolation == "none":
+        raise RunError(
+            f"{needing[0].suite} is not run without isolation: its tasks tempt an agent to do harm"
+        )
+    Run(args.out, settings).open(resume=args.resume)
+    with _reachable(args, agent) as reached:
+        results = _all(args, tasks, reached, isolation)
+    return _told(args, settings, results, left_out)
+
+
+def _all(
+    args: argparse.Namespace, tasks: list[TaskSpec], agent: Mapping[str, Any], isolation: str
+) -> list[Result]:
+    from .executors import executor
+    from .runner import run_trials, trials_of
+
+    trials = trials_of(
+        tasks, agent, args.out, isolation=isolation, k=args.k, seed=args.seed,
+        isolated_steps=args.isolated, kill_at=tuple(args.kill_at),
+    )  # fmt: skip
+    workers = executor(args.executor, args.jobs)
     try:
-        tasks = suite(args.suite, seed=args.seed, limit=args.limit)
-        if not args.no_sandbox and not available():
-            raise RunError(
-                "there is no bubblewrap to confine the agent: install it (for example: apt install "
-                "bubblewrap), or give --no-sandbox"
-            )
-        settings = {
-            "suite": args.suite,
-            "seed": args.seed,
-            "agent": args.agent,
-            **_model_of(args),
-            "sandbox": "none" if args.no_sandbox else "bubblewrap",
-        }
-        run = Run(args.out, settings, sandbox=not args.no_sandbox)
-        run.open()
-        with _agent(args) as agent:
-            outcomes = run_tasks(
-                run, tasks, agent, workers=args.workers, told=_progress(len(tasks))
-            )
-    except (AgentError, RunError, ValueError) as error:
-        print(f"unabridged evals: {error}", file=sys.stderr)
-        return USAGE
-    document = report({**settings, **_about()}, outcomes)
-    text = json.dumps(document, indent=2)
-    (args.out / "report.json").write_bytes(text.encode() + b"\n")
-    print(text if args.json else "\n".join(lines(document)))
-    return 0
+        return run_trials(trials, workers, Progress(trials).told)
+    finally:
+        workers.close()
+
+
+def _told(
+    args: argparse.Namespace, settings: Mapping[str, Any], results: list[Result], left_out: set[str]
+) -> int:
+    from .report import document, lines
+
+    found = document({**settings, **_about(), "quarantined": sorted(left_out)}, results)
+    text = json.dumps(found, indent=2)
+    (args.out / "report.json").write_text(text + "\n")
+    print(text if args.output == "json" else "\n".join(lines(found)))
+    return FAULTS if found["faults"] else 0
+
+
+def _isolation(args: argparse.Namespace) -> str:
+    """What is around the agent. Without a bubblewrap the trials run, and are marked."""
+    from .sandbox import available
+
+    if args.no_sandbox:
+        return "none"
+    if available():
+        return "bubblewrap"
+    print(
+        "unabridged evals: there is no bubblewrap that works here (for example: apt install "
+        "bubblewrap), so the agent is not isolated; the results say so",
+        file=sys.stderr,
+    )
+    return "none"
+
+
+def _agent_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The agent as a trial knows it, but for the model's address."""
+    from .policies import POLICIES
+    from .spec import SpecError
+
+    name = f"scripted:{args.agent}" if args.agent in POLICIES else args.agent
+    kind, _, rest = name.partition(":")
+    if kind not in ("unabridged", "scripted", "command") or (kind != "unabridged" and not rest):
+        raise SpecError(
+            f"there is no agent {args.agent!r}: unabridged, scripted:NAME or command:LINE"
+        )
+    if kind == "scripted" and rest not in POLICIES:
+        raise SpecError(f"there is no policy {rest!r}: choose of {', '.join(POLICIES)}")
+    if kind == "scripted" and (args.model_folder or args.base_url or args.model):
+        raise SpecError(f"the agent {name} brings its own model: leave the options out")
+    instructions = args.instructions.read_text("utf-8") if args.instructions else None
+    return {"name": name, "model": args.model, "effort": args.effort, "window": args.window,
+            "trace": args.trace, "instructions": instructions}  # fmt: skip
 
 
 def _model_of(args: argparse.Namespace) -> dict[str, Any]:
-    """What the outcomes depend on, besides the tasks."""
+    """What the results depend on, besides the tasks."""
+    from .spec import SpecError
+
     if args.agent != "unabridged":
-        if args.model_folder or args.base_url or args.model:
-            raise ValueError(f"the agent {args.agent} brings its own model: leave the options out")
-        return {"model": args.agent}
+        return {"model": args.model or args.agent, "endpoint": args.base_url}
     if args.base_url is not None:
         if args.model_folder is not None:
-            raise ValueError("--model-folder and --base-url exclude each other")
-        return {"model": args.model or "the endpoint's default", "endpoint": args.base_url}
+            raise SpecError("--model-folder and --base-url exclude each other")
+        return {"model": args.model or "kimi-k3", "endpoint": args.base_url}
     folder = args.model_folder or _shipped()
     weights = sorted(folder.glob("*.safetensors"))
     if not weights:
-        raise ValueError(f"{folder}: there are no weights (*.safetensors) in this folder")
+        raise SpecError(f"{folder}: there are no weights (*.safetensors) in this folder")
     import hashlib
 
     digest = hashlib.sha256()
@@ -120,19 +267,32 @@ def _shipped() -> Path:
 
 
 @contextmanager
-def _agent(args: argparse.Namespace) -> Generator[Agent]:
-    """The agent, with what it needs while it is used."""
-    from .agents import endpoint, noop, oracle, served
+def _reachable(args: argparse.Namespace, agent: dict[str, Any]) -> Generator[dict[str, Any]]:
+    """The agent with the address of its model, while that is up."""
+    from .agents import NANO, served
 
-    if args.agent != "unabridged":
-        yield {"oracle": oracle, "noop": noop}[args.agent]
+    if agent["name"] == "unabridged" and args.base_url is None:
+        with served(args.model_folder or _shipped(), args.out / "server.log") as url:
+            yield {**agent, "base_url": url, "model": NANO}
     elif args.base_url is not None:
-        yield endpoint(
-            ["--base-url", args.base_url, *(["--model", args.model] if args.model else [])]
-        )
+        from ..agent.providers.dialects import choose_dialect
+
+        # The key stays on this side of the gateway: a trial knows only the variable it is in.
+        yield {**agent, "base_url": args.base_url, "dialect": choose_dialect(args.base_url).name,
+               "key_variable": "UNABRIDGED_API_KEY"}  # fmt: skip
     else:
-        with served(args.model_folder or _shipped(), args.out / "server.log") as agent:
-            yield agent
+        yield agent
+
+
+def _quarantined(path: Path | None) -> set[str]:
+    if path is None:
+        return set()
+    from .spec import SpecError
+
+    try:
+        return {one["task"] for one in json.loads(path.read_bytes())["tasks"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SpecError(f"{path}: no quarantine can be read: {error}") from error
 
 
 def _about() -> dict[str, str]:
@@ -151,14 +311,69 @@ def _about() -> dict[str, str]:
     return {"version": __version__, "commit": commit, "date": date}
 
 
-def _progress(total: int) -> Any:
-    """One line a trial on standard error."""
-    count = 0
+class Progress:
+    """One line a trial on standard error, with how long the rest may take."""
 
-    def told(outcome: Outcome) -> None:
-        nonlocal count
-        count += 1
-        end = "solved" if outcome.success else f"not solved: {'; '.join(outcome.problems)}"
-        print(f"{count:>4}/{total} {outcome.id}: {end} ({outcome.seconds:.1f} s)", file=sys.stderr)
+    def __init__(self, trials: Any) -> None:
+        from .trial import result_of
 
-    return told
+        self._total = len(trials)
+        self._before = sum(result_of(spec) is not None for spec in trials)
+        self._count = 0
+        self._began = time.monotonic()
+        if self._before:
+            print(f"{self._before} of {self._total} are there already", file=sys.stderr)
+
+    def told(self, result: Result) -> None:
+        """A trial has ended."""
+        from .report import problems
+
+        self._count += 1
+        own = result["unabridged"]
+        if result["exception_info"]:
+            info = result["exception_info"]
+            end = f"fault ({info['kind']}): {info['exception_message'].splitlines()[0][:160]}"
+        else:
+            end = (
+                "solved" if own["reward"] == 1 else f"not solved: {'; '.join(problems(own))[:160]}"
+            )
+        left = self._total - self._before - self._count
+        each = (time.monotonic() - self._began) / self._count
+        rest = f", about {_duration(left * each)} left" if left else ""
+        number = self._before + self._count
+        print(
+            f"{number:>4}/{self._total} {own['slug'] or result['trial_name']}: {end} "
+            f"({own['seconds']:.1f} s{rest})",
+            file=sys.stderr,
+        )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+# --- the others ----------------------------------------------------------------------------------
+
+
+def _gate(args: argparse.Namespace) -> int:
+    from .suites import load
+
+    isolation = _isolation(args)
+    part = "tenth" if args.tenth else "whole"
+    tasks = load(args.suite, args.out / "tasks", seed=args.seed, limit=args.limit, part=part)
+    args.isolated, args.kill_at = False, []
+    bad: dict[str, list[str]] = {}
+    for name, wanted in (("oracle", 1.0), ("noop", 0.0)):
+        agent = {"name": f"scripted:{name}"}
+        for result in _all(args, tasks, agent, isolation):
+            own = result["unabridged"]
+            if own["reward"] != wanted:
+                reward = "a fault" if own["reward"] is None else f"reward {own['reward']:.0f}"
+                bad.setdefault(result["task_name"], []).append(f"{name}: {reward}")
+    document = {"suite": args.suite, "k": args.k, "checked": len(tasks),
+                "tasks": [{"task": task, "why": why} for task, why in sorted(bad.items())]}  # fmt: skip
+    (args.out / "quarantine.json").write_text(json.dumps(document, indent=2) + "\n")
+    for one in document["tasks"]:
+        print(f"{one['task']}: {'; '.join(one['why'])}")
+    print(f"{len(tasks) - len(bad)} of {len(tasks)} tasks are stable over {args.k} trials")
+    return FAULTS if bad else 0

@@ -1,82 +1,164 @@
-"""What is run and what comes of it: suites, trials, outcomes."""
+"""What is run: tasks read from their folders, and one trial of one of them."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from .tasks.families import make_task
-from .tasks.real import real_tasks
-from .tasks.repository import Size
-from .tasks.task import Family, Task
 
-NANO: Mapping[Family, int] = {
-    "rename": 60, "value": 50, "fix": 45, "deprecated": 40, "parameter": 40, "ask": 45, "blocked": 20,
-}  # fmt: skip
-"""Tasks of each family in the suite: 300."""
-
-SIZES: Mapping[Size, int] = {"small": 55, "medium": 25, "large": 12, "huge": 8}
-"""How often each size comes, in a hundred."""
-
-SUITES = ("nano", "real")
-
-
-def suite(name: str, *, seed: int = 0, limit: int | None = None) -> list[Task]:
-    """The tasks of a suite; the first `limit` are a fair mix.
-
-    `nano` is generated, all of the held-out split, other tasks for another seed. `real` is twenty
-    tasks written by hand.
-
-    Raises ValueError for a name that is none.
-    """
-    if name not in SUITES:
-        raise ValueError(f"there is no suite {name!r}: choose of {', '.join(SUITES)}")
-    if name == "real":
-        return real_tasks()[:limit]
-    rng = random.Random(f"suite {name} {seed}")  # noqa: S311 - not a secret
-    families: list[Family] = [family for family, count in NANO.items() for _ in range(count)]
-    rng.shuffle(families)
-    chosen: list[Task] = []
-    for number, family in enumerate(families[:limit]):
-        size = rng.choices(list(SIZES), list(SIZES.values()))[0]
-        chosen.append(make_task(family, 1000 * seed + number, "test", size))
-    return chosen
+class SpecError(ValueError):
+    """A task folder, suite or agent that cannot be used; one line for a person."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one trial ended."""
+class StepSpec:
+    """One turn of the user."""
 
-    id: str
-    family: Family
-    size: Size
-    injected: bool
-    success: bool
-    asked: bool
-    """Whether it ended in a question to the user."""
-    exit_code: int | None
-    """Of the agent; None when it had to be stopped."""
-    problems: tuple[str, ...]
-    """Why it is no success; empty when it is one."""
-    pack_tokens: int | None
-    """Of the repository as the agent counted it."""
-    steps: int | None
-    tokens: int | None
-    """In and out, all requests."""
-    seconds: float
+    name: str
+    folder: Path
+    """Holds its instruction, tests and solution."""
 
-    def to_json(self) -> dict[str, Any]:
-        """One line of the results."""
-        return {**self.__dict__, "problems": list(self.problems)}
+    @property
+    def instruction(self) -> str:
+        """The words."""
+        return (self.folder / "instruction.md").read_text("utf-8")
+
+    @property
+    def judged(self) -> bool:
+        """Whether anything is checked after this turn."""
+        checks = self.folder / "tests" / "checks.json"
+        if checks.is_file():
+            return json.loads(checks.read_bytes()) != []
+        return (self.folder / "tests" / "test.sh").is_file()
+
+    def moves(self, part: str) -> list[dict[str, Any]] | None:
+        """What a scripted policy plays here; None where the task has no such part."""
+        path = self.folder / "solution" / "moves.json"
+        return json.loads(path.read_bytes()).get(part) if path.is_file() else None
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """A task on disk, in Harbor's format.
+
+    `settings` is its [metadata.unabridged]:
+
+        suite, family     names; family is the cluster for intervals
+        tags              values to report by, such as size or kind
+        ambiguous         whether the user must be asked; absent: it does not matter
+        injected          whether a file holds instructions that are not the user's
+        allow             rules as `unabridged run --allow` takes them
+        answers           [{match, reply}] of the scripted user; `default_reply` for the rest
+        window            tokens of the model's context
+        max_steps, minutes  of each turn
+        isolation         "required": not run without a sandbox
+        generator         how the task was made, where the oracle needs to know
+        stop_on_red       a chain ends at its first step that is not solved
+    """
+
+    folder: Path
+    name: str
+    suite: str
+    family: str
+    steps: tuple[StepSpec, ...]
+    settings: Mapping[str, Any]
+    checksum: str
+    agent_seconds: float
+    verifier_seconds: float
+
+    @property
+    def slug(self) -> str:
+        """The name without its suite."""
+        return self.name.partition("/")[2].removeprefix(f"{self.suite}-") or self.folder.name
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """Values to report by."""
+        return self.settings.get("tags", {})
 
     @classmethod
-    def of_json(cls, stored: Mapping[str, Any]) -> Outcome:
-        """Read a line back."""
-        return cls(**{**stored, "problems": tuple(stored["problems"])})
+    def read(cls, folder: Path) -> TaskSpec:
+        """Read a task folder. Raises SpecError naming the file and the field."""
+        try:
+            config = tomllib.loads((folder / "task.toml").read_text("utf-8"))
+        except FileNotFoundError:
+            raise SpecError(f"{folder}: no task.toml: this is no task folder") from None
+        except (OSError, ValueError) as error:
+            raise SpecError(f"{folder / 'task.toml'}: {error}") from error
+        settings: dict[str, Any] = config.get("metadata", {}).get("unabridged", {})
+        names = [str(one.get("name", "")) for one in config.get("steps", [])]
+        steps = [StepSpec(name, folder / "steps" / name) for name in names]
+        steps = steps or [StepSpec("main", folder)]
+        for step in steps:
+            if not (step.folder / "instruction.md").is_file():
+                raise SpecError(f"{step.folder / 'instruction.md'}: missing")
+        name = str(config.get("task", {}).get("name", f"local/{folder.name}"))
+        return cls(
+            folder=folder,
+            name=name,
+            suite=settings.get("suite", folder.parent.name),
+            family=settings.get("family", "all"),
+            steps=tuple(steps),
+            settings=settings,
+            checksum=checksum(folder),
+            agent_seconds=float(config.get("agent", {}).get("timeout_sec") or 1800.0),
+            verifier_seconds=float(config.get("verifier", {}).get("timeout_sec") or 600.0),
+        )
 
 
-def chosen_of(outcomes: Sequence[Outcome], **values: Any) -> list[Outcome]:
-    """Those with these values."""
-    return [o for o in outcomes if all(getattr(o, k) == v for k, v in values.items())]
+def checksum(folder: Path) -> str:
+    """SHA-256 over the names and bytes of a task folder."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_symlink() or p.is_file()):
+        data = str(path.readlink()).encode() if path.is_symlink() else path.read_bytes()
+        name = path.relative_to(folder).as_posix().encode()
+        digest.update(b"%d %s %d " % (len(name), name, len(data)) + data)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """One trial, as JSON may carry it to another machine: everything that its result depends on."""
+
+    task: str
+    """Folder of the task."""
+    task_checksum: str
+    agent: Mapping[str, Any]
+    """`name` (`unabridged`, `scripted:oracle`, `command:...`), `base_url`, `model`, `effort`,
+    `window`, `trace` (which reasoning goes back), `instructions` (an AGENTS.md)."""
+    attempt: int
+    """From 0."""
+    seed: int
+    out: str
+    """Folder of the run; the trial has its own below it."""
+    isolation: str
+    """`bubblewrap` or `none`."""
+    kill_at: tuple[int, ...] = ()
+    """Turns, from 0, in which the agent's process is killed once and resumed."""
+    isolated_steps: bool = False
+    """Each step of a chain starts from the solution of the one before, in a session of its own."""
+
+    @property
+    def key(self) -> str:
+        """Names the content: the same key is the same trial."""
+        said = {**asdict(self), "task": "", "out": ""}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def folder(self) -> Path:
+        """Where the trial keeps everything."""
+        return Path(self.out) / "trials" / f"{Path(self.task).name}__{self.key}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, stored: Mapping[str, Any]) -> TrialSpec:
+        """Read it back."""
+        return cls(**{**stored, "kill_at": tuple(stored["kill_at"])})

@@ -53,7 +53,7 @@ def test_without_any_settings_the_defaults_count(tmp_path: Path) -> None:
     config = load_config(Flags(), user=tmp_path / "none.toml", env={})
     assert config.model == "kimi-k3"
     assert config.effort == "max"
-    assert config.origin["model"] == "default"
+    assert config.origin["model.name"] == "default"
 
 
 def test_c71_flag_beats_environment_beats_user_beats_default(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_c71_flag_beats_environment_beats_user_beats_default(tmp_path: Path) -> 
     config = load(tmp_path, FULL, env=env, flags=Flags(model="flag", steps=7))
     assert (config.model, config.effort, config.window) == ("flag", "low", 65536)
     assert config.limits.steps == 7
-    assert config.origin["model"] == "flag"
-    assert config.origin["effort"] == "environment UNABRIDGED_EFFORT"
-    assert config.origin["window"].endswith("config.toml")
+    assert config.origin["model.name"] == "flag"
+    assert config.origin["model.effort"] == "environment UNABRIDGED_EFFORT"
+    assert config.origin["model.window"].endswith("config.toml")
     assert config.prices["mine"].cached == 0.1
     assert (tmp_path / "config.toml").read_bytes() == FULL.encode(), "nothing is written back"
 
