@@ -39,6 +39,9 @@ def add_commands(
         "--dtype", choices=["bfloat16", "float32"], help="(default: as the checkpoint)"
     )
     weights.add_argument(
+        "--states", type=Path, metavar="DIR", help="the state store (default: in the user's cache)"
+    )
+    weights.add_argument(
         "--no-states", action="store_true", help="do not keep sequence states on disk"
     )
 
@@ -82,7 +85,7 @@ def _open(args: argparse.Namespace) -> tuple[Engine, Tokenizer]:
     from .state_store import default_root
 
     dtype = getattr(torch, args.dtype) if args.dtype else None
-    states = None if args.no_states else default_root()
+    states = None if args.no_states else args.states or default_root()
     return open_engine(args.weights, device=args.device, dtype=dtype, states=states)
 
 

@@ -326,6 +326,18 @@ def fingerprint_checkpoint(folder: Path) -> str:
     return digest.hexdigest()
 
 
+def fingerprint_states(folder: Path, dtype: object, *split: int) -> str:
+    """A digest for the states of a checkpoint in a precision: the fingerprint of a store.
+
+    Args:
+        dtype: torch's, of weights and activations.
+        split: how ranks share the model (tensor-parallel, pipeline stages), if there are several.
+    """
+    ranks = "" if set(split) <= {1} else " split " + "x".join(map(str, split))
+    told = f"{fingerprint_checkpoint(folder)} {dtype}{ranks}"
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
 def _entries_in(folder: Path) -> Iterator[Entry]:
     try:
         paths = list(folder.iterdir())
