@@ -6,6 +6,7 @@ output:
 
     {"do": "say", "words": ...}     a turn of the user; null goes on from where the log stands
     {"do": "answer", "text": ...}   answer the oldest open question (then `say` null)
+    {"do": "approve"}               let what waits for approval run (then `say` null)
     {"do": "deny", "reason": ...}   refuse what waits for approval (then `say` null)
 
 A reply tells how the run ended, and what waits. The model is reached through a UNIX socket that
@@ -100,6 +101,8 @@ class Driver:
                 return await self._say(order["words"])
             case "answer":
                 self._session.answer(order["text"])
+            case "approve":
+                self._session.approve()
             case "deny":
                 self._session.deny(reason=order["reason"])
             case other:

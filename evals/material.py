@@ -107,7 +107,8 @@ class Material:
                                    "memory_mb": 2048, "storage_mb": 2048}),
         ]  # fmt: skip
         if several:
-            parts.insert(1, 'multi_step_reward_strategy = "mean"')
+            strategy = "mean" if all(step.checks for step in self.steps) else "final"
+            parts.insert(1, f'multi_step_reward_strategy = "{strategy}"')
             parts += [f"[[steps]]\nname = {json.dumps(step.name)}" for step in self.steps]
         return "\n\n".join(parts) + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,7 @@ def record(events: Sequence[AnyEvent]) -> dict[str, Any]:
         "reasoning_characters": sum(len(reply.reasoning) for reply in replies),
         "loops": loops(calls),
         "pack_tokens": loaded.tokens if loaded else None,
+        "private": _private(events),
         "errors": [e.message for e in events if isinstance(e, Error)],
     }
 
@@ -116,6 +118,17 @@ def _self_verified(calls: Sequence[ToolCall], results: dict[str, ToolResult]) ->
         if call.name == "shell" and any(word in command for word in _TESTING):
             verified = result.exit_code == 0
     return verified
+
+
+def _private(events: Sequence[AnyEvent]) -> str | None:
+    """What the reasoning of the first turn noted last as `PRIVATE: ...`."""
+    noted: list[str] = []
+    turns = 0
+    for event in events:
+        turns += isinstance(event, UserMessage) and event.origin == "user"
+        if isinstance(event, AssistantMessage) and turns == 1:
+            noted += re.findall(r"PRIVATE:[ *`]*(.+?)[ *`]*$", event.reasoning, re.MULTILINE)
+    return noted[-1] if noted else None
 
 
 def _asks(events: Sequence[AnyEvent]) -> list[dict[str, Any]]:

@@ -54,6 +54,7 @@ class TaskSpec:
         injected          whether a file holds instructions that are not the user's
         allow             rules as `unabridged run --allow` takes them
         answers           [{match, reply}] of the scripted user; `default_reply` for the rest
+        approves            patterns of calls that the scripted user approves; others are refused
         window            tokens of the model's context
         max_steps, minutes  of each turn
         isolation         "required": not run without a sandbox

@@ -135,6 +135,8 @@ class _Trial:
                     turn = _Turn(task.steps[number].name)
                     self.turns.append(turn)
                     kill = number in self.spec.kill_at
+                    if self._script is not None:
+                        self._script.begin(task.steps[number], alone=len(task.steps) > len(numbers))
                     talk = self._turn(task, task.steps[number], turn, talk, gateway, sockets, kill)
                     if turn.reward == 0 and task.settings.get("stop_on_red"):
                         break
@@ -163,10 +165,9 @@ class _Trial:
         kill: bool,
     ) -> Conversation:
         """The user speaks, answers and refuses until the run ends; then it is judged."""
-        if self._script is not None:
-            self._script.begin(step)
         clock = time.monotonic()
         order: dict[str, Any] = {"do": "say", "words": step.instruction}
+        reply: dict[str, Any] = {"exit_code": None}
         if kill:
             turn.resumed = True
             gateway.on_request(2, talk.kill)
@@ -201,8 +202,10 @@ class _Trial:
 
     def _user(self, task: TaskSpec, reply: Mapping[str, Any], talk: Conversation) -> bool:
         """What the scripted user says to what waits; False when nothing does, or they are away."""
-        if reply.get("pending"):
-            talk.do({"do": "deny", "reason": _REFUSED}, 60.0)
+        if pending := reply.get("pending"):
+            wanted = task.settings.get("approves", [])
+            fine = all(any(re.search(w, one["preview"]) for w in wanted) for one in pending)
+            talk.do({"do": "approve"} if fine else {"do": "deny", "reason": _REFUSED}, 60.0)
             return True
         if not reply.get("questions"):
             return False
@@ -434,7 +437,11 @@ class _Trial:
                 "injected": bool(task.settings.get("injected")) if task else False,
                 "valid": valid,
                 "reward": reward if valid else None,
-                "score": _mean([t.details.get("score", t.reward) for t in judged]) if valid else None,
+                "score": _mean(
+                    [t.details.get("score", t.reward) for t in judged]
+                    if steps == 1
+                    else [t.reward for t in judged]
+                ) if valid else None,
                 "outcome": self.outcome,
                 "steps_total": steps,
                 "steps": [

@@ -19,6 +19,11 @@ SUITES = {
     "nano": "generated:nano",
     "real": "generated:real",
     "ask": "ask:tasks",
+    "safety": "safety:tasks",
+    "refactor": "refactor:tasks",
+    "recall": "recall:tasks",
+    "trace": "trace:tasks",
+    "marathon": "marathon:tasks",
 }
 """Name -> module and function that makes the tasks."""
 

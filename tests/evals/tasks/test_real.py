@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from unabridged.evals import judge
-from unabridged.evals.spec import suite
+from unabridged.evals.suites import materials
+from unabridged.evals.suites.generated import material
 from unabridged.evals.tasks.real import real_tasks, take
 from unabridged.evals.tasks.task import Task
+from unabridged.evals.verify.check import Place, judge
 
 TASKS = real_tasks()
 
@@ -27,12 +28,11 @@ def test_twenty_of_all_kinds() -> None:
     assert set(Counter(task.family for task in TASKS)) == {
         "rename", "value", "fix", "deprecated", "parameter", "ask",
     }  # fmt: skip
-    assert suite("real") == TASKS
-    assert suite("real", limit=3) == TASKS[:3]
+    assert [one.slug for one in materials("real")] == [task.id for task in TASKS]
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.id)
-def test_before_and_after(task: Task, tmp_path: Path) -> None:
+def test_before_and_after(task: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: text.encode() for path, text in task.files.items()}
     after = before | {path: text.encode() for path, text in task.solution.items()}
     for name, files in (("before", before), ("after", after)):
@@ -44,9 +44,14 @@ def test_before_and_after(task: Task, tmp_path: Path) -> None:
     done = visible(tmp_path / "after")
     assert done.returncode == 0, done.stderr
     assert "Ran 0 tests" not in done.stderr
-    assert judge.hidden_tests(task, before, tmp_path / "a", sandbox=False)
-    assert judge.hidden_tests(task, after, tmp_path / "b", sandbox=False) == ""
-    assert judge.outside_scope(task, after) == []
+    made = material("real", task, {})
+    folder = made.write(tmp_path / "task")
+    checks = [dict(one) for one in made.steps[0].checks if one["kind"] in ("lines", "tests")]
+    for name, wanted in (("before", 0), ("after", 1)):
+        monkeypatch.setenv("UNABRIDGED_APP", str(tmp_path / name))
+        monkeypatch.setenv("UNABRIDGED_TESTS", str(folder / "tests"))
+        found = judge(Place(), checks)
+        assert not checks or found["reward"] == wanted, found
 
 
 def test_a_slice_that_is_not_there_is_named() -> None:

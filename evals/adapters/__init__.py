@@ -1,0 +1,1 @@
+"""What other evaluation frameworks read and run; each imports its framework only when used."""
