@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -18,12 +19,18 @@ COMMANDS = {
     "deny": ("deny what a session waits for, and go on", "agent.run_cli"),
     "answer": ("answer a session's question, and go on", "agent.run_cli"),
     "undo": ("put back what a session changed", "agent.undo_cli"),
-    "sessions": ("list, show, search, export, fork or remove sessions", "agent.sessions_cli"),
+    "sessions": ("list, show, search, name, export, fork or remove", "agent.sessions_cli"),
+    "cost": ("add up what sessions used, and its price", "agent.cost_cli"),
     "context": ("show what of a repository is loaded, and at what price", "agent.context_cli"),
     "policy": ("explain what a command would do and what decides it", "agent.policy_cli"),
     "evals": ("measure an agent on a suite of tasks", "evals.cli"),
     "model": ("audit a K3 configuration, run a checkpoint", "model.cli"),
     "state": ("list, check and prune stored sequence states", "model.state_cli"),
+    "acp": ("serve an editor over the Agent Client Protocol", "agent.acp_cli"),
+    "config": ("list, get, set and check settings", "agent.config_cli"),
+    "auth": ("keep, show the place of, or forget an endpoint's key", "agent.auth_cli"),
+    "doctor": ("check this machine and say what to do", "agent.doctor_cli"),
+    "completion": ("print the completion script of a shell", "agent.completion_cli"),
     "trust": ("trust a repository's AGENTS.md and settings as they are now", "agent.trust_cli"),
 }
 """Name -> help and the module whose `add_parser(subparsers, name)` defines it."""
@@ -33,6 +40,10 @@ DESCRIPTION = "An agentic coding harness for Kimi K3 that never abridges and ask
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    if "_ARGCOMPLETE" in os.environ:
+        from .agent.completion_cli import complete
+
+        complete(build_parser)
     words = list(sys.argv[1:] if argv is None else argv)
     if words == ["--version"]:
         print(f"unabridged {__version__}")

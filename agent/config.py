@@ -13,12 +13,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from .budget import Limits
+from .effects import EffectKind
 from .policy import Rule
 
 DEFAULT_BASE_URL = "https://api.moonshot.ai/v1"
@@ -79,6 +80,29 @@ class LimitsSection(Section):
     minutes: float | None = Field(default=None, gt=0)
 
 
+class McpSection(Section):
+    """`[mcp.NAME]`: a server of tools, started by a command or reached at a URL."""
+
+    command: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    """Variables for the command, besides the usual few; `$NAME` takes one from the environment."""
+    url: str | None = None
+    headers: dict[str, str] = {}
+    """For the URL; a last `$NAME` is taken from the environment."""
+    timeout: float = Field(default=60.0, gt=0)
+    """Seconds for one call."""
+    effects: dict[str, tuple[EffectKind, ...]] = {}
+    """Tool, or `*` for the others -> effects it has besides being called."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if bool(self.command) is bool(self.url):
+            raise ValueError("give `command` or `url`, one of them")
+        if self.url and not _is_endpoint(self.url):
+            raise ValueError(f"{self.url!r} is no address of a server")
+        return self
+
+
 class UserFile(Section):
     """The user's `config.toml`."""
 
@@ -86,6 +110,7 @@ class UserFile(Section):
     model: ModelSection = ModelSection()
     money: MoneySection = MoneySection()
     limits: LimitsSection = LimitsSection()
+    mcp: dict[str, McpSection] = {}
     rule: tuple[Rule, ...] = ()
 
 
@@ -94,6 +119,8 @@ class ProjectFile(Section):
 
     version: int = SETTINGS_VERSION
     limits: LimitsSection = LimitsSection()
+    mcp: dict[str, McpSection] = {}
+    """Servers that the project brings along; the user's of the same name come first."""
     rule: tuple[Rule, ...] = ()
 
 
@@ -111,6 +138,7 @@ class Config:
     prices: Mapping[str, PriceSection] = field(default_factory=dict[str, PriceSection])
     limits: Limits = field(default_factory=Limits)
     rules: tuple[Rule, ...] = ()
+    mcp: Mapping[str, McpSection] = field(default_factory=dict[str, McpSection])
     origin: Mapping[str, str] = field(default_factory=dict[str, str])
     """Setting, as `model.name` -> `flag`, `environment NAME`, the file, or `default`."""
 
@@ -185,6 +213,8 @@ def load_config(
     def variable(name: str) -> tuple[str | None, str]:
         return env.get(name) or None, f"environment {name}"
 
+    origin |= {f"mcp.{name}": str(project) for name in theirs.mcp}
+    origin |= {f"mcp.{name}": str(user) for name in mine.mcp}
     base_url = pick(
         "model.base_url",
         (flags.base_url, "flag"),
@@ -239,6 +269,7 @@ def load_config(
                 for key in Limits.model_fields
             }
         ),
+        mcp={**_without_secrets_of_the_user(theirs.mcp, project), **mine.mcp},
         rules=(*_owned(mine.rule, user), *_narrowing(theirs.rule, project)),
         origin=origin,
     )  # fmt: skip
@@ -319,6 +350,19 @@ def read_settings(path: Path, model: type[M]) -> M:
         raise ConfigError(_explain(path, text, error, model)) from error
 
 
+def _without_secrets_of_the_user(
+    servers: Mapping[str, McpSection], path: Path | None
+) -> Mapping[str, McpSection]:
+    """A project's servers: none may take something from the user's environment."""
+    for name, server in servers.items():
+        if any("$" in value for value in (*server.env.values(), *server.headers.values())):
+            raise ConfigError(
+                f"{path}: `mcp.{name}` takes a variable of your environment, which a project "
+                "cannot: put the server into your own settings."
+            )
+    return servers
+
+
 def _with_line(message: str) -> str:
     found = re.search(r" \(at line (\d+), column \d+\)", message)
     if found is None:
@@ -344,9 +388,9 @@ def _nearest(key: str, loc: tuple[int | str, ...], model: type[BaseModel]) -> st
     import difflib
 
     for part in loc[:-1]:
-        if isinstance(part, int):
-            continue
-        annotation = model.model_fields[part].annotation if part in model.model_fields else None
+        if isinstance(part, int) or part not in model.model_fields:
+            continue  # a place in a list, or a name of the user's own
+        annotation = model.model_fields[part].annotation
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
         if not inner:

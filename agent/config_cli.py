@@ -82,6 +82,12 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
     for model, prices in config.prices.items():
         for name, price in prices:
             yield dotted(("money", "prices", model, name)), price, user
+    for name, server in config.mcp.items():
+        yield (
+            dotted(("mcp", name)),
+            server.url or " ".join(server.command),
+            config.origin[f"mcp.{name}"],
+        )
     for rule in config.rules:
         yield "rule", rule.describe().rpartition(" [")[0], rule.origin
 

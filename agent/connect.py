@@ -30,7 +30,7 @@ def with_model(config: Config, env: Mapping[str, str] = os.environ) -> Config:
     """
     from .credentials import CredentialError, find
 
-    named = {config.origin.get("base_url"), config.origin.get("model")} != {"default"}
+    named = {config.origin.get("model.base_url"), config.origin.get("model.name")} != {"default"}
     if named or not nano.READY or not any(nano_folder().glob("*.safetensors")):
         return config
     try:

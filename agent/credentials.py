@@ -122,6 +122,23 @@ def delete(base_url: str, *, folder: Path | None = None) -> tuple[str, ...]:
     return tuple(found)
 
 
+def keyring_name() -> str | None:
+    """The keyring that keys are kept in; None where there is none. Raises CredentialError."""
+
+    def name(ring: Any) -> str:
+        backend = ring.get_keyring()
+        if backend.priority <= 0:
+            raise _NoKeyringError
+        # Reading tells whether it is locked; no key has this name.
+        ring.get_password(SERVICE, "https://doctor.invalid")
+        return str(backend.name)
+
+    try:
+        return _keyring(name)
+    except _NoKeyringError:
+        return None
+
+
 def _origin(base_url: str) -> tuple[str, str]:
     """Scheme, host and port of a URL as one word, and the host; empty for what is no URL."""
     try:

@@ -414,6 +414,13 @@ class Interruption(Event):
     calls: tuple[Call, ...] = ()
 
 
+class SessionNamed(Event):
+    """The user gave the session a name; the last one counts."""
+
+    type: Literal["session_named"] = "session_named"
+    name: str
+
+
 class LogRepaired(Event):
     """A torn last line was cut when the log was opened; its bytes are kept here."""
 
@@ -480,6 +487,7 @@ AnyEvent = Annotated[
     | PrefixChanged
     | Error
     | Interruption
+    | SessionNamed
     | LogRepaired
     | Finish
     | RunEnded,

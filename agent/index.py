@@ -10,25 +10,49 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
-from .budget import Spent
 from .events import (
     AnyEvent,
     AssistantMessage,
     RunEnded,
     RunStarted,
+    SessionNamed,
     SessionStarted,
     TextPart,
+    Usage,
     UserMessage,
 )
 from .store import SUFFIX, StoreError, read
 
-_SCHEMA = 1
+_SCHEMA = 2
 _TABLE = (
     "create table if not exists sessions (name text primary key, size int, time int, entry text)"
 )
+
+
+@dataclass
+class Used:
+    """What one model did in a session."""
+
+    steps: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    unreported: int = 0
+    """Steps whose usage the endpoint did not say."""
+
+    def add(self, usage: Usage | None) -> None:
+        """Count one reply."""
+        self.steps += 1
+        if usage is None:
+            self.unreported += 1
+            return
+        self.prompt += usage.prompt
+        self.cached += usage.cached
+        self.completion += usage.completion
 
 
 @dataclass(frozen=True)
@@ -47,14 +71,18 @@ class Entry:
     exit_code: int | None
     """Of the last run; None while it runs, or when it was killed."""
     exit_name: str | None
+    usage: dict[str, Used] = field(default_factory=dict[str, Used])
+    """By model, as the log names it."""
+    name: str = ""
+    """Given by the user."""
     problem: str | None = None
     """Why the log cannot be read; then the rest is empty."""
 
 
 def describe(session: str, events: Iterable[AnyEvent]) -> Entry:
     """The entry of a log."""
-    repo = task = model = started = updated = ""
-    spent = Spent()
+    repo = task = model = started = updated = name = ""
+    used: dict[str, Used] = {}
     ended: RunEnded | None = None
     for event in events:
         updated = event.at
@@ -66,7 +94,9 @@ def describe(session: str, events: Iterable[AnyEvent]) -> Entry:
             case UserMessage(origin="user") if not task:
                 task = "\n".join(part.text for part in event.parts if isinstance(part, TextPart))
             case AssistantMessage():
-                spent.add(event, lambda _usage: None)
+                used.setdefault(model, Used()).add(event.usage)
+            case SessionNamed():
+                name = event.name
             case RunEnded():
                 ended = event
             case _:
@@ -78,10 +108,12 @@ def describe(session: str, events: Iterable[AnyEvent]) -> Entry:
         model=model,
         started=started,
         updated=updated,
-        steps=spent.steps,
-        tokens=spent.prompt + spent.completion,
+        steps=sum(one.steps for one in used.values()),
+        tokens=sum(one.prompt + one.completion for one in used.values()),
         exit_code=ended.exit_code if ended is not None else None,
         exit_name=ended.name if ended is not None else None,
+        usage=used,
+        name=name,
     )
 
 
@@ -106,7 +138,9 @@ def _refresh(index: sqlite3.Connection, logs: dict[str, Path]) -> list[Entry]:
         stat = log.stat()
         mark = (stat.st_size, stat.st_mtime_ns)
         if name in known and known[name][0] == mark:
-            found.append(Entry(**json.loads(known[name][1])))
+            kept: dict[str, Any] = json.loads(known[name][1])
+            kept["usage"] = {model: Used(**one) for model, one in kept["usage"].items()}
+            found.append(Entry(**kept))
             continue
         entry = _read(name, log)
         found.append(entry)
@@ -121,8 +155,14 @@ def _read(name: str, log: Path) -> Entry:
     try:
         return describe(name, read(log))
     except StoreError as error:
-        empty = {field.name: "" for field in fields(Entry)}
-        counts = {"steps": 0, "tokens": 0, "exit_code": None, "exit_name": None}
+        empty = {one.name: "" for one in fields(Entry)}
+        counts: dict[str, Any] = {
+            "steps": 0,
+            "tokens": 0,
+            "exit_code": None,
+            "exit_name": None,
+            "usage": {},
+        }
         return Entry(**{**empty, **counts, "session": name, "problem": str(error)})  # pyright: ignore[reportArgumentType] - filled by name
 
 

@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from .config import (
-    LOCAL,
     Config,
     ConfigError,
     Flags,
     data_folder,
     load_config,
     load_rules,
-    without_secrets,
 )
 from .context_options import (
     add_options,
@@ -384,6 +382,7 @@ def _session_id(args: argparse.Namespace, folder: Path, name: str) -> str:
 
 def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config, Settings]:
     """Settings of a session that goes on: flags first, then what its log says, then the usual."""
+    from .opening import endpoint_of
     from .session import SessionError
     from .store import find, read
     from .trust import examine
@@ -398,7 +397,7 @@ def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config,
     if run is not None:
         flags = replace(
             flags,
-            base_url=flags.base_url or _logged_endpoint(run.endpoint),
+            base_url=flags.base_url or endpoint_of(run),
             model=flags.model or run.model,
             effort=flags.effort or run.effort or None,
             steps=flags.steps or cast("int | None", run.limits.get("steps")),
@@ -411,15 +410,6 @@ def _resumed(args: argparse.Namespace, folder: Path, name: str) -> tuple[Config,
     kept = tuple(Rule.model_validate(rule) for rule in run.rules) if run is not None else ()
     settings = _settings(args, config, run=run, kept=kept)
     return config, settings
-
-
-def _logged_endpoint(endpoint: str) -> str | None:
-    """The base URL of the log, which has no credentials, where the settings' one is another."""
-    if endpoint.startswith(LOCAL):
-        return endpoint
-    if "://" not in endpoint or without_secrets(load_config(Flags()).base_url) == endpoint:
-        return None
-    return endpoint
 
 
 def _settings(
@@ -458,6 +448,7 @@ def _settings(
         counter=counter(getattr(args, "vocabulary", None) or config.vocabulary),
         rebuild=getattr(args, "rebuild", False),
         cache=cache_folder(),
+        mcp=config.mcp,
     )
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from .. import __version__
 from ..tools.base import Context, ToolError
 from ..tools.base import Result as ToolOutcome
+from ..tools.mcp import Mcp
 from ..tools.process import Processes
 from ..tools.registry import default_tools
 from ..tools.sandbox import Mode as SandboxMode
@@ -22,7 +23,7 @@ from .budget import Limits, Price
 from .calibration import learn, read_scale
 from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
-from .config import config_folder
+from .config import McpSection, config_folder
 from .context.errors import Stop, never
 from .context.load import Counter, Load, Options, load
 from .core import Core, OnAsk, ended
@@ -53,6 +54,7 @@ from .events import (
 from .exits import Exit
 from .handover import carried_over, session_of
 from .loop import Loop
+from .mcp import Hub
 from .policy import Mode, Rule, decide
 from .prefix import Meter, read_prefix
 from .profile import profile_of
@@ -108,6 +110,8 @@ class Settings:
     """Where a repository's base is kept between sessions; None: each session loads anew."""
     tools: Sequence[AnyTool] | None = None
     """Instead of the default tools."""
+    mcp: Mapping[str, McpSection] = field(default_factory=dict[str, McpSection])
+    """Servers of tools, by name."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,10 @@ class Session:
             hidden=[key_file()],
         )
         self.processes = Processes(sandbox)
+        self.mcp = Hub(settings.mcp, root)
         tools = settings.tools if settings.tools is not None else default_tools(self.processes)
+        if settings.mcp:
+            tools = (*tools, Mcp(self.mcp))
         self.profile = profile_of(settings.model)
         declared = {one["function"]["name"] for one in self.profile.declare(tools)}
         options = options_of(store.events) or what_to_load(settings)
@@ -176,6 +183,56 @@ class Session:
             longest_reply=self.profile.longest_reply,
             confined=sandbox.active,
         )
+
+    @classmethod
+    def open(
+        cls,
+        repo: str | Path = ".",
+        *,
+        resume: str | None = None,
+        model: str | None = None,
+        base_url: str | None = None,
+        effort: Literal["low", "high", "max"] | None = None,
+        window: int | None = None,
+        script: str | Path | None = None,
+        allow: Sequence[str] = (),
+        mode: Mode = "ask",
+        on_ask: OnAsk = "wait",
+        sandbox: SandboxMode = "auto",
+        trust: bool = False,
+        max_steps: int | None = None,
+        max_tokens: int | None = None,
+        max_cost: float | None = None,
+        max_minutes: float | None = None,
+        sessions_dir: str | Path | None = None,
+    ) -> Session:
+        """A session over a repository, with the user's settings and what is said here.
+
+        `resume` is the id of one to go on with. `allow` takes rules as `--allow` does, `script` a
+        scripted model. `on_ask`: `wait` for `approve`, `deny` and `answer`; `stop` the run; or
+        `deny` and go on. The repository is loaded here, so this blocks; nothing is sent.
+
+        Raises ConfigError, ContextError, StoreError, SessionError: one line for a person each.
+        """
+        from .config import Flags
+        from .opening import Opening, sessions_folder
+        from .run_cli import allow_rules, find_repo
+
+        opening = Opening(
+            root=find_repo(Path(repo).expanduser()),
+            sessions=sessions_folder() if sessions_dir is None else Path(sessions_dir),
+            flags=Flags(
+                base_url=base_url, model=model, effort=effort, window=window, steps=max_steps,
+                tokens=max_tokens, cost=max_cost, minutes=max_minutes,
+            ),
+            script=None if script is None else Path(script),
+            mode=mode,
+            on_ask=on_ask,
+            sandbox=sandbox,
+            rules=allow_rules(allow),
+            trust=trust,
+        )  # fmt: skip
+        return opening.create() if resume is None else opening.resume(resume)
 
     @classmethod
     def create(
@@ -292,6 +349,35 @@ class Session:
             if self.settings.on_ask != "wait":
                 await self._end_jobs()
 
+    async def run(
+        self,
+        words: str | Sequence[Part] | None = None,
+        *,
+        decide: Callable[[Pending], bool] | None = None,
+        reply: Callable[[Question], str] | None = None,
+    ) -> Result:
+        """Run until the turn ends; returns what it gave.
+
+        `decide` is asked about each call that needs a person, `reply` about each question. Where
+        there is none, a run that waits for a person is stopped, and can be gone on with.
+        """
+        async for _ in self.start(words):
+            if self.core.on_ask != "wait":
+                continue
+            for call in self.pending:
+                if decide is None:
+                    self.cancel(Exit.NEEDS_APPROVAL)
+                elif decide(call):
+                    self.approve(call.call_id)
+                else:
+                    self.deny(call.call_id)
+            for question in self.questions:
+                if reply is None:
+                    self.cancel(Exit.NEEDS_ANSWER)
+                else:
+                    self.answer(reply(question))
+        return self.result()
+
     async def _run(self, words: str | Sequence[Part] | None) -> None:
         try:
             await self._begin(words)
@@ -302,7 +388,9 @@ class Session:
             if not isinstance(self.events[-1], Interruption):
                 self.core.append(Interruption(during="tools"))
             code = self._cancelled or Exit.INTERRUPTED
-            self.ended = self.core.append(ended(code, "stopped by the user"), sync=True)
+            waits = code in (Exit.NEEDS_APPROVAL, Exit.NEEDS_ANSWER)
+            why = "it waits for a person" if waits else "stopped by the user"
+            self.ended = self.core.append(ended(code, why), sync=True)
         except (StoreError, SessionError):
             raise
         except Exception as error:  # noqa: BLE001 - whatever went wrong, the log ends honestly
@@ -538,6 +626,11 @@ class Session:
         self.settings = replace(self.settings, session_rules=(*self.settings.session_rules, *rules))
         self.core.woken.set()
 
+    def set_mode(self, mode: Mode) -> None:
+        """From the next decision on: `ask` a person, or deny what would ask (`read-only`)."""
+        self.core.mode = mode
+        self.settings = replace(self.settings, mode=mode)
+
     def say(self, words: str | Sequence[Part]) -> None:
         """Words for the model while it works: told before the next request."""
         self.core.said.append(as_parts(words))
@@ -600,6 +693,7 @@ class Session:
             self.cancel()
             await asyncio.wait({self._task})
         await self._end_jobs()
+        await self.mcp.close()
         self.core.undo.close()
         self.core.store.close()
         await self.provider.close()

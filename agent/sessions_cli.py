@@ -1,18 +1,31 @@
-"""`unabridged sessions list|show|search|export|fork|rm`."""
+"""`unabridged sessions list|show|search|rename|export|fork|rm`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .events import AnyEvent, AssistantMessage, FilesChanged, TextPart, ToolResult, UserMessage
+from .events import (
+    AnyEvent,
+    AssistantMessage,
+    FilesChanged,
+    SessionNamed,
+    TextPart,
+    ToolResult,
+    UserMessage,
+    to_line,
+)
 from .store import SUFFIX, SessionInUseError, Store, StoreError, find, read
+
+if TYPE_CHECKING:
+    from .redact import Redactor
 
 
 def add_parser(commands: Any, name: str, line: str) -> None:
@@ -39,11 +52,16 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     search = command("search", "find text in words, reasoning, answers and results", _search)
     search.add_argument("text", metavar="TEXT")
     search.add_argument("--json", action="store_true", help="print one JSON document")
+    rename = command("rename", "give a session a name; an empty one takes it away", _rename)
+    rename.add_argument("session", metavar="SESSION")
+    rename.add_argument("name", metavar="NAME")
     export = command("export", "write a session out, reasoning whole", _export)
     export.add_argument("session", metavar="SESSION")
     export.add_argument(
-        "--format", choices=("markdown", "jsonl", "stream-json"), default="markdown"
+        "--format", choices=("markdown", "html", "jsonl", "stream-json"), default="markdown"
     )
+    export.add_argument("--no-redact", action="store_true",
+                        help="leave keys, tokens and passwords in, as they are in the log")  # fmt: skip
     export.add_argument("--out", type=Path, metavar="FILE", help="instead of standard output")
     fork = command("fork", "copy a session up to a step, to go on another way", _fork)
     fork.add_argument("session", metavar="SESSION")
@@ -80,7 +98,8 @@ def _list(args: argparse.Namespace, folder: Path) -> int:
             print(f"{entry.session}  unreadable: {printable(entry.problem)}")
             continue
         end = entry.exit_name or "running or killed"
-        task = entry.task.strip().splitlines()[0][:60] if entry.task.strip() else "(no task)"
+        words = entry.name or entry.task.strip()
+        task = words.splitlines()[0][:60] if words else "(no task)"
         print(f"{entry.session}  {end:15} {entry.steps:4} steps  {printable(task)}")
     if not found:
         print("No sessions.", file=sys.stderr)
@@ -98,7 +117,10 @@ def _show(args: argparse.Namespace, folder: Path) -> int:
         print(json.dumps(asdict(describe(session, events)), indent=2))
         return 0
     entry = describe(session, events)
-    print(f"session  {entry.session}\nrepo     {entry.repo}\nmodel    {entry.model}")
+    print(f"session  {entry.session}")
+    if entry.name:
+        print(printable(f"name     {entry.name}"))
+    print(f"repo     {entry.repo}\nmodel    {entry.model}")
     print(f"started  {entry.started}\nupdated  {entry.updated}")
     print(f"ended    {entry.exit_name or 'running or killed'}\nlog      {path}\n")
     for event in events:
@@ -162,23 +184,51 @@ def _texts(event: AnyEvent) -> Iterator[tuple[str, str]]:
             pass
 
 
+def _rename(args: argparse.Namespace, folder: Path) -> int:
+    with Store.open(folder, find(folder, args.session).name.removesuffix(SUFFIX)) as store:
+        store.append(SessionNamed(name=" ".join(args.name.split())), sync=True)
+    return 0
+
+
 def _export(args: argparse.Namespace, folder: Path) -> int:
     from .export import markdown, stream_json
+    from .export_html import html
 
     path = find(folder, args.session)
     session = path.name.removesuffix(SUFFIX)
-    events = read(path)
-    if args.format == "markdown":
-        data = markdown(session, events).encode("utf-8", "backslashreplace")
-    elif args.format == "stream-json":
-        data = b"".join(stream_json(session, events))
-    else:
-        data = path.read_bytes()
+    events, redactor = read(path), _redactor()
+    if not args.no_redact:
+        events = [redactor.event(event) for event in events]
+    match args.format:
+        case "markdown":
+            data = markdown(session, events).encode("utf-8", "backslashreplace")
+        case "html":
+            data = html(session, events).encode("utf-8", "backslashreplace")
+        case "stream-json":
+            data = b"".join(stream_json(session, events))
+        case _:
+            data = b"".join(map(to_line, events)) if redactor.count else path.read_bytes()
+    if redactor.count:
+        print(
+            f"unabridged: {redactor.count} secrets were redacted; --no-redact leaves them in.",
+            file=sys.stderr,
+        )
     if args.out is not None:
         args.out.write_bytes(data)
     else:
         sys.stdout.buffer.write(data)
     return 0
+
+
+def _redactor() -> Redactor:
+    from .config import ConfigError, Flags, load_config
+    from .redact import Redactor, known_values
+
+    try:
+        base_url = load_config(Flags()).base_url
+    except ConfigError:
+        base_url = ""  # settings that are broken keep nobody from exporting
+    return Redactor(known_values(os.environ, base_url))
 
 
 def _fork(args: argparse.Namespace, folder: Path) -> int:

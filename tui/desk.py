@@ -132,6 +132,7 @@ class Desk:
             context=self.options,
             rebuild=self.rebuild,
             cache=self.start.cache,
+            mcp=config.mcp,
         )
 
     def trust(self) -> tuple[str, ...]:
