@@ -478,6 +478,7 @@ def open_engine(
             f"{config.media_placeholder_token_id}; the vocabulary has it at {tokenizer.media_pad_id}"
         )
     model = load_model(folder, dtype, device)
+    model.prepare_decode()
     store = None
     if states is not None:
         store = StateStore(states, fingerprint_states(folder, model.dtype))

@@ -11,7 +11,7 @@ Source: Kimi K3 report, section 2.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from .norm import RMSNorm
 from .situ import SituMLP
 from .state import SequenceState
 from .vision import Grid, Projector, VisionTower
+
+if TYPE_CHECKING:
+    from .decode_kernel import Decoder
 
 PREFILL_SPAN = 2048
 """Tokens of a prompt that go through all layers together."""
@@ -99,10 +102,15 @@ class Backbone(nn.Module):
         own = None
         if states is not None:
             own = [[state.layers[i] for state in states] for i in range(len(layers))]
-        keys = depth_keys(layers, self.output_attn_res_norm, self.output_attn_res_proj)
+        keys = self.keys()
         h = BlockResiduals(embeddings, self.config.rms_norm_eps)
         run_layers(layers, keys, h, lengths, own)
         return self.norm(h.read(keys[-1]))
+
+    def keys(self) -> Tensor:
+        """`depth_keys` of all reads, [2 layers + 1, hidden]."""
+        layers = [layer for layer in self.layers if isinstance(layer, DecoderLayer)]
+        return depth_keys(layers, self.output_attn_res_norm, self.output_attn_res_proj)
 
 
 def run_layers(
@@ -184,6 +192,7 @@ class K3(nn.Module):
             self.mm_projector = Projector(config.vision_config)
         self.init_weights()
         self.set_dtype(dtype)
+        self._decoder: Decoder | None = None
 
     @torch.no_grad()
     def init_weights(self) -> None:
@@ -309,9 +318,16 @@ class K3(nn.Module):
         """Read one token into each of several states, in place; logits, [B, vocab]."""
         if len(states) != len(tokens):
             raise ValueError(f"{len(tokens)} tokens for {len(states)} sequences")
-        return self.language_model.lm_head(
-            self.hidden(self._ids(tokens), [1] * len(states), states)
-        )
+        ids = self._ids(tokens)
+        if self._decoder is not None:
+            return self._decoder.step(states, tokens)
+        return self.language_model.lm_head(self.hidden(ids, [1] * len(states), states))
+
+    def prepare_decode(self) -> None:
+        """Decode by one call a token where the model is small enough; weights then stay as is."""
+        from .decode_kernel import decoder
+
+        self._decoder = decoder(self)
 
     def compile_decode(self) -> None:
         """Decode with the compiled KDA step; the first steps then take some seconds."""

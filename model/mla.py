@@ -40,13 +40,18 @@ class LatentCache:
         """[length, latent + shared key]."""
         return self.rows[: self.length]
 
-    def append(self, latents: Tensor) -> None:
-        """Add the latents of new tokens, [T, latent + shared key]."""
-        end = self.length + len(latents)
+    def reserve(self, tokens: int) -> None:
+        """Make room for so many more tokens."""
+        end = self.length + tokens
         if end > len(self.rows):
             grown = self.rows.new_empty(max(end, len(self.rows) * 3 // 2), self.rows.shape[1])
             grown[: self.length] = self.latents
             self.rows = grown
+
+    def append(self, latents: Tensor) -> None:
+        """Add the latents of new tokens, [T, latent + shared key]."""
+        self.reserve(len(latents))
+        end = self.length + len(latents)
         self.rows[self.length : end] = latents
         self.length = end
 

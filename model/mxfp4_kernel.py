@@ -1,7 +1,7 @@
 """Products with packed MXFP4 weights on a CPU, by a small C kernel compiled on first use.
 
-The kernel (mxfp4_kernel.c beside this file) is compiled once into the user's cache when a C
-compiler is present, and picks AVX-512, AVX2 or portable C when it runs. Without a compiler
+The kernel (mxfp4_kernel.c beside this file, and decode_kernel.c, which uses it) is compiled once
+into the user's cache when a C compiler is present, and picks AVX-512, AVX2 or portable C when it runs. Without a compiler
 `kernel()` is None and `why_not()` says so; callers then unpack an expert before they multiply.
 """
 
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .mxfp4 import GROUP
 
-_SOURCE = Path(__file__).with_name("mxfp4_kernel.c")
+_SOURCES = tuple(Path(__file__).with_name(f"{name}_kernel.c") for name in ("mxfp4", "decode"))
 _FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 _LEVELS = ("portable C", "AVX2", "AVX-512")
 _COMPILE_SECONDS = 60
@@ -37,7 +37,7 @@ class Kernel:
     """The compiled kernel.
 
     Args:
-        library: shared object made from mxfp4_kernel.c.
+        library: shared object made by `build`.
         level: instructions to use, 0 to 2 (portable, AVX2, AVX-512); default the processor's best.
     """
 
@@ -46,6 +46,9 @@ class Kernel:
         pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
         self._c.mxfp4_matmul.argtypes = [pointer] * 5 + [size] * 4 + [number] * 2
         self._c.mxfp4_unpack.argtypes = [pointer] * 3 + [size] * 2 + [number] * 2
+        self.decode = self._c.k3_decode
+        """See decode_kernel.py."""
+        self.decode.argtypes = [pointer] * 8
         self.level = self._c.mxfp4_level() if level is None else level
 
     def describe(self) -> str:
@@ -138,7 +141,8 @@ def build(folder: Path, compilers: Sequence[str] = ("cc", "gcc", "clang")) -> Pa
     if compiler is None:
         raise KernelError("no C compiler (cc, gcc or clang) on PATH")
     identity = f"{os.path.realpath(compiler)} {' '.join(_FLAGS)}".encode()
-    name = hashlib.sha256(_SOURCE.read_bytes() + identity).hexdigest()[:16]
+    source = b"".join(path.read_bytes() for path in _SOURCES)
+    name = hashlib.sha256(source + identity).hexdigest()[:16]
     library = folder / f"mxfp4-{name}.so"
     if not _ours(library):
         folder.mkdir(parents=True, exist_ok=True)
@@ -163,7 +167,7 @@ def _ours(library: Path) -> bool:
 
 
 def _compile(compiler: str, flags: Sequence[str], out: Path) -> None:
-    command = [compiler, *flags, "-o", str(out), str(_SOURCE)]
+    command = [compiler, *flags, "-o", str(out), *map(str, _SOURCES), "-lm"]
     try:
         done = subprocess.run(
             command, capture_output=True, timeout=_COMPILE_SECONDS, stdin=subprocess.DEVNULL

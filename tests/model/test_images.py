@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import io
 import math
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +135,24 @@ def test_sizes_stay_within_the_tower(width: int, height: int) -> None:
 )
 def test_sizes_by_hand(size: tuple[int, int], wanted: tuple[int, int]) -> None:
     assert scaled_size(*size) == wanted
+
+
+def test_sizes_are_those_of_transformers() -> None:
+    """Its processor of the model before K3, given K3's limits; its module needs torchvision."""
+    found = PathFinder.find_spec("transformers")
+    assert found is not None
+    assert found.submodule_search_locations is not None
+    source = Path(
+        found.submodule_search_locations[0], "models/kimi_k25/image_processing_kimi_k25.py"
+    )
+    tree = ast.parse(source.read_bytes())
+    tree.body = [n for n in tree.body if getattr(n, "name", "") == "navit_resize"]
+    names: dict[str, Any] = {"math": math}
+    exec(compile(tree, str(source), "exec"), names)
+    rng = np.random.default_rng(5)
+    for width, height in rng.integers(1, 20_000, (2_000, 2)).tolist():
+        (h, w), _ = names["navit_resize"](height, width, 14, 2, 65_536, 512)
+        assert scaled_size(width, height) == (w, h)
 
 
 def test_transparent_parts_lie_on_a_chessboard() -> None:

@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 from types import ModuleType
 from typing import Any
 
+import PIL.Image
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,9 @@ from torch.nn import functional as F
 
 from unabridged.model.checkpoint import Checkpoint, load_model, save_model
 from unabridged.model.config import K3Config
+from unabridged.model.engine import Engine, PlacedImage
+from unabridged.model.generate import Sampling
+from unabridged.model.images import read_image
 from unabridged.model.k3 import K3
 
 pytestmark = pytest.mark.referee
@@ -161,3 +166,28 @@ def test_images_are_seen_alike(pair: tuple[K3, Any]) -> None:
     torch.testing.assert_close(got, wanted, atol=5e-4, rtol=0)
     blank = ours(torch.cat(spread, 1), image_features=torch.zeros_like(features))
     assert float((blank - got).abs().max()) > 0.1  # the images matter
+
+
+async def test_the_engine_says_of_an_image_what_they_say(pair: tuple[K3, Any]) -> None:
+    ours, other = pair
+    file = io.BytesIO()
+    PIL.Image.effect_noise((130, 90), 80).convert("RGB").save(file, "PNG")
+    picture = read_image(file.getvalue())
+    before, after = torch.randint(8, 512, (2, 9)).tolist()
+
+    said: list[int] = []
+    with torch.no_grad():
+        for _ in range(3):
+            logits = other(
+                torch.tensor([[*before, PLACEHOLDER, *after, *said]]),
+                pixel_values=picture.patches(),
+                grid_thws=torch.tensor([picture.grid]),
+            ).logits
+            said.append(int(logits[0, -1].argmax()))
+
+    prompt = [*before, *[PLACEHOLDER] * picture.tokens, *after]
+    image = PlacedImage(picture, len(before), len(before), len(before) + picture.tokens)
+    engine = Engine(ours, end_token=1, vocab_size=512, window=4096, prefill_span=11, sees=True)
+    generation = engine.generate(prompt, 3, Sampling(temperature=0), [image])
+    assert [item async for item in generation if isinstance(item, int)] == said
+    engine.close()
