@@ -30,6 +30,8 @@ def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent
     kinds = parser.add_subparsers(dest="evals_command", required=True, metavar="COMMAND")
     _add_run(kinds)
     _add_gate(kinds)
+    _add_report(kinds)
+    _add_export(kinds)
     # report-and-export
 
 
@@ -104,6 +106,35 @@ def _add_gate(kinds: Any) -> None:
     gate.add_argument("--jobs", type=positive, default=1, metavar="N", help="trials at a time")
     gate.add_argument("--no-sandbox", action="store_true", help="as for run")
     gate.set_defaults(run=_guarded(_gate))
+
+
+def _add_report(kinds: Any) -> None:
+    report: argparse.ArgumentParser = kinds.add_parser(
+        "report",
+        help="write the report of a run",
+        description="Write DIR/report.md, DIR/report.json and DIR/report.html, a page of its own "
+        "with plots and every trajectory with its whole reasoning.",
+        allow_abbrev=False,
+    )
+    report.add_argument("dir", type=Path, metavar="DIR", help="the --out of a run")
+    report.add_argument("--compare", type=Path, metavar="DIR2",
+                        help="another run over the same tasks, as the second arm")  # fmt: skip
+    report.add_argument("--output", choices=("text", "json"), default="text", help="what to print")
+    report.set_defaults(run=_guarded(_report))
+
+
+def _add_export(kinds: Any) -> None:
+    export: argparse.ArgumentParser = kinds.add_parser(
+        "export",
+        help="trajectories and predictions in common formats",
+        description="Write ATIF trajectories of all trials, or SWE-bench predictions.",
+        allow_abbrev=False,
+    )
+    export.add_argument("dir", type=Path, metavar="DIR", help="the --out of a run")
+    export.add_argument("--format", choices=("atif", "swebench"), required=True)
+    export.add_argument("--into", type=Path, required=True, metavar="PATH",
+                        help="a folder for atif, a .jsonl file for swebench")  # fmt: skip
+    export.set_defaults(run=_guarded(_export))
 
 
 def _model_options(parser: argparse.ArgumentParser) -> None:
@@ -377,3 +408,30 @@ def _gate(args: argparse.Namespace) -> int:
         print(f"{one['task']}: {'; '.join(one['why'])}")
     print(f"{len(tasks) - len(bad)} of {len(tasks)} tasks are stable over {args.k} trials")
     return FAULTS if bad else 0
+
+
+def _report(args: argparse.Namespace) -> int:
+    from .pages import write_pages
+    from .report import compare, document, lines
+    from .runner import results_in
+
+    settings: dict[str, Any] = {}
+    results = results_in(args.dir)
+    settings = json.loads((args.dir / "run.json").read_bytes())
+    found = document({**settings, **_about()}, results)
+    if args.compare is not None:
+        found["compared_with"] = str(args.compare)
+        found["comparison"] = compare(results, results_in(args.compare))
+    write_pages(args.dir, found, results)
+    print(json.dumps(found, indent=2) if args.output == "json" else "\n".join(lines(found)))
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    from .adapters.export import atif_folder, swebench_file
+    from .runner import results_in
+
+    results = results_in(args.dir)
+    count = (atif_folder if args.format == "atif" else swebench_file)(results, args.into)
+    print(f"{count} written to {args.into}")
+    return 0

@@ -56,7 +56,8 @@ class TaskSpec:
         answers           [{match, reply}] of the scripted user; `default_reply` for the rest
         approves            patterns of calls that the scripted user approves; others are refused
         window            tokens of the model's context
-        max_steps, minutes  of each turn
+        model               name of the model that scripted policies stand for
+        max_steps, minutes  for each turn, on average
         isolation         "required": not run without a sandbox
         generator         how the task was made, where the oracle needs to know
         stop_on_red       a chain ends at its first step that is not solved

@@ -43,7 +43,7 @@ RESULT = "result.json"
 _TESTS = "/tests"
 _QUESTIONS = 8
 """Answers and refusals in one turn, after which the user has had enough."""
-_REFUSED = "The user does not allow this. Go on without it, or finish."
+_REFUSED = "The user does not allow this. Go on without it, or finish"
 _GIT = ("git", "-c", "user.name=Suite", "-c", "user.email=suite@example.com",
         "-c", "init.defaultBranch=main")  # fmt: skip
 
@@ -295,15 +295,15 @@ class _Trial:
         job = Job(
             repo=APP if self._isolated else str(self.place.app),
             sessions=f"{LOGS}/agent/sessions" if self._isolated else str(self.place.sessions),
-            model=str(agent.get("model") or ("k3-nano" if scripted else "kimi-k3")),
+            model=str(agent.get("model") or settings.get("model") or "kimi-k3"),
             url="" if self._isolated else gateway.url,
             socket="/run/unabridged/model" if self._isolated else "",
             dialect=agent.get("dialect"),
             window=agent.get("window") or (settings.get("window") if scripted else None),
             effort=str(agent.get("effort") or "max"),
             allow=tuple(settings.get("allow", ("write:**", "execute"))),
-            max_steps=int(settings.get("max_steps", 50)),
-            minutes=float(settings.get("minutes", 3.0)),
+            max_steps=int(settings.get("max_steps", 50)) * len(task.steps),
+            minutes=float(settings.get("minutes", 3.0)) * len(task.steps),
             instructions=agent.get("instructions"),
         )
         if self._isolated:

@@ -94,6 +94,7 @@ def material(suite: str, task: Task, generator: Mapping[str, Any]) -> Material:
         "tags": {"size": task.size},
         "allow": ["write:**", f"execute:{TESTS}"],
         "window": 16384,
+        "model": "k3-nano",
         "max_steps": 30,
         "injected": task.injected,
         "generator": dict(generator),

@@ -515,7 +515,8 @@ def _task(one: Operation, vocabulary: Mapping[str, str], grade: int) -> Material
     grades = ("exact", "short", "aim")
     settings = {
         "tags": {"kind": vocabulary["PKG"], "words": grades[grade]}, "window": 32768, "minutes": 10.0,
-        "allow": ["write:**", "delete:**", "execute:rm *", f"execute:{TEST}"],
+        "allow": ["write:**", f"execute:{TEST}"],
+        "approves": [rf"rm {vocabulary['PKG']}/legacy\.py"],
         "default_reply": "As you think best.",
     }  # fmt: skip
     slug = f"{one.name}-{vocabulary['PKG']}"
