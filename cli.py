@@ -24,6 +24,7 @@ COMMANDS = {
     "context": ("show what of a repository is loaded, and at what price", "agent.context_cli"),
     "policy": ("explain what a command would do and what decides it", "agent.policy_cli"),
     "evals": ("measure an agent on a suite of tasks", "evals.cli"),
+    "serve": ("serve a model over HTTP, with vLLM or the embedded engine", "model.serve_cli"),
     "model": ("audit a K3 configuration, run a checkpoint", "model.cli"),
     "state": ("list, check and prune stored sequence states", "model.state_cli"),
     "acp": ("serve an editor over the Agent Client Protocol", "agent.acp_cli"),
