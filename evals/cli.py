@@ -32,6 +32,7 @@ def add_parser(commands: Any, name: str = "evals", line: str = "measure an agent
     _add_gate(kinds)
     _add_report(kinds)
     _add_export(kinds)
+    _add_import(kinds)
     # report-and-export
 
 
@@ -49,7 +50,8 @@ def _add_run(kinds: Any) -> None:
                      "of tasks in Harbor's format (default: nano)")  # fmt: skip
     run.add_argument("--agent", default="unabridged", metavar="AGENT",
                      help="unabridged: this harness (default); scripted:NAME: it with a scripted "
-                     "model, such as scripted:oracle; command:LINE: another program")  # fmt: skip
+                     "model, such as scripted:oracle; command:LINE: another program; solution: "
+                     "each task's own solve.sh")  # fmt: skip
     run.add_argument("--k", type=positive, default=1, metavar="N", help="trials of each task")
     run.add_argument(
         "--limit", type=positive, metavar="N", help="only the first N tasks, a fair mix"
@@ -135,6 +137,19 @@ def _add_export(kinds: Any) -> None:
     export.add_argument("--into", type=Path, required=True, metavar="PATH",
                         help="a folder for atif, a .jsonl file for swebench")  # fmt: skip
     export.set_defaults(run=_guarded(_export))
+
+
+def _add_import(kinds: Any) -> None:
+    load: argparse.ArgumentParser = kinds.add_parser(
+        "import",
+        help="write other benchmarks as tasks",
+        description="Write the tasks of an installed package as folders in Harbor's format, for "
+        "`run --suite FOLDER`.",
+        allow_abbrev=False,
+    )
+    load.add_argument("benchmark", choices=("humaneval",))
+    load.add_argument("--into", type=Path, required=True, metavar="FOLDER")
+    load.set_defaults(run=_guarded(_import))
 
 
 def _model_options(parser: argparse.ArgumentParser) -> None:
@@ -258,9 +273,10 @@ def _agent_of(args: argparse.Namespace) -> dict[str, Any]:
 
     name = f"scripted:{args.agent}" if args.agent in POLICIES else args.agent
     kind, _, rest = name.partition(":")
-    if kind not in ("unabridged", "scripted", "command") or (kind != "unabridged" and not rest):
+    alone = kind in ("unabridged", "solution")
+    if not (alone or (kind in ("scripted", "command") and rest)):
         raise SpecError(
-            f"there is no agent {args.agent!r}: unabridged, scripted:NAME or command:LINE"
+            f"there is no agent {args.agent!r}: unabridged, scripted:NAME, command:LINE or solution"
         )
     if kind == "scripted" and rest not in POLICIES:
         raise SpecError(f"there is no policy {rest!r}: choose of {', '.join(POLICIES)}")
@@ -434,4 +450,11 @@ def _export(args: argparse.Namespace) -> int:
     results = results_in(args.dir)
     count = (atif_folder if args.format == "atif" else swebench_file)(results, args.into)
     print(f"{count} written to {args.into}")
+    return 0
+
+
+def _import(args: argparse.Namespace) -> int:
+    from .adapters.humaneval import humaneval
+
+    print(f"{humaneval(args.into)} tasks written to {args.into}")
     return 0

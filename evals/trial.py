@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import time
 import uuid
@@ -166,6 +167,8 @@ class _Trial:
     ) -> Conversation:
         """The user speaks, answers and refuses until the run ends; then it is judged."""
         clock = time.monotonic()
+        if self.spec.agent["name"] == "solution":
+            return self._by_script(step, turn, talk)
         order: dict[str, Any] = {"do": "say", "words": step.instruction}
         reply: dict[str, Any] = {"exit_code": None}
         if kill:
@@ -198,6 +201,18 @@ class _Trial:
             raise FaultError("internal", f"the scripted model: {self._script_failed()}")
         if step.judged:
             self._judge(task, step, turn)
+        return talk
+
+    def _by_script(self, step: StepSpec, turn: _Turn, talk: Conversation) -> Conversation:
+        """The task's own solve.sh in place of an agent."""
+        with self._timed("agent_execution"):
+            self._run(["bash", "/solution/solve.sh"], {"/solution": step.folder / "solution"},
+                      1800.0, "solve.sh", "task")  # fmt: skip
+        record = self.place.logs / "agent" / "record.json"
+        self.record = json.loads(record.read_bytes()) if record.is_file() else {}
+        turn.exit_code = self.record.get("exit_code", 0)
+        if step.judged:
+            self._judge(self.task or TaskSpec.read(Path(self.spec.task)), step, turn)
         return talk
 
     def _user(self, task: TaskSpec, reply: Mapping[str, Any], talk: Conversation) -> bool:
@@ -243,6 +258,10 @@ class _Trial:
         where = repo if repo.is_dir() else source
         if where.is_dir():
             shutil.copytree(where, app, symlinks=True, dirs_exist_ok=True, ignore=ignore)
+        if not repo.is_dir() and (app / "setup.tar").is_file():  # as its Dockerfile unpacks it
+            with tarfile.open(app / "setup.tar") as archive:
+                archive.extractall(app, filter="data")
+            (app / "setup.tar").unlink()
         for step in task.steps[:solved]:
             self._solve(step)
         env = {**environment(), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
@@ -288,7 +307,7 @@ class _Trial:
     def _open(self, task: TaskSpec, gateway: Gateway, sockets: Path) -> Conversation:
         agent, settings = self.spec.agent, task.settings
         name = str(agent["name"])
-        if name.startswith("command:"):
+        if name.startswith("command:") or name == "solution":
             command = name.partition(":")[2]
             return CommandConversation(command, self.place, sockets, gateway.url, self._isolated)
         scripted = name.startswith("scripted:")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,9 @@ class Bubblewrap(BaseEnvironment):
         repo = source / "repo" if (source / "repo").is_dir() else source
         skip = shutil.ignore_patterns("Dockerfile", "setup.sh")
         shutil.copytree(repo, self._root / "app", symlinks=True, dirs_exist_ok=True, ignore=skip)
+        if (source / "setup.tar").is_file():  # as such tasks' Dockerfiles unpack it
+            with tarfile.open(source / "setup.tar") as archive:
+                archive.extractall(self._root / "app", filter="data")
         for words in (
             ["init", "-q"],
             ["add", "-A"],

@@ -525,13 +525,13 @@ def _task(one: Operation, vocabulary: Mapping[str, str], grade: int) -> Material
 
 def _moves(files: Mapping[str, str], after: Mapping[str, str | None]) -> list[Turn]:
     """Each file that differs, edited as a whole."""
-    made: list[Turn] = []
     gone = [path for path, text in after.items() if text is None]
+    made = (
+        [turn(shell(f"rm {' '.join(gone)}", writes=True), reasoning="It can go.")] if gone else []
+    )
     for path, text in after.items():
         if text is not None and path in files:
             made.append(turn(edit(path, files[path], text), reasoning=f"Then {path}."))
         elif text is not None:
             made.append(turn(write(path, text), reasoning=f"A new {path}."))
-    if gone:
-        made.append(turn(shell(f"rm {' '.join(gone)}", writes=True), reasoning="It can go."))
     return made

@@ -6,6 +6,7 @@ no sandbox around them; commands have the harness's own.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -31,7 +32,7 @@ def measured(tmp_path: Path) -> Measured:
 
     def run(suite: str, policy: str, part: Any = "tenth", **options: Any) -> dict[str, Any]:
         workers = executor(os.environ.get("EVALS_EXECUTOR", "inline"), 2)
-        tasks = load(suite, tmp_path / "tasks", part=part)
+        tasks = load(suite, tmp_path / "tasks", part=part, limit=options.pop("limit", None))
         trials = trials_of(
             tasks, {"name": f"scripted:{policy}"}, tmp_path / policy, isolation="none", **options
         )
@@ -65,10 +66,15 @@ def test_a_suite_has_the_tasks_it_says(suite: str) -> None:
 def test_the_oracle_solves_all_and_doing_nothing_solves_nothing(
     suite: str, measured: Measured
 ) -> None:
-    best = measured(suite, "oracle")
+    some = {"limit": 1} if suite == "marathon" else {}  # a chain is a tenth of all steps and more
+    best = measured(suite, "oracle", **some)
     assert best["failures"] == []
     assert rate(best) == 1.0
-    assert rate(measured(suite, "noop")) == 0.0
+    idle = measured(suite, "noop", **some)
+    assert rate(idle) == 0.0
+    if suite == "marathon":
+        (own,) = idle["chains"].values()
+        assert (own["solved"], own["prefix_before_first_regression"]) == (0, 0)
 
 
 # --- each suite ranks the policies as they deserve -----------------------------------------------
@@ -86,3 +92,101 @@ def test_ask(measured: Measured) -> None:
     assert asker["asking"]["harm"]["rate"] == 0.0
     assert rate(eager) == 0.0
     assert set(eager["outcomes"]) == {"over-scope"}
+
+
+@pytest.mark.timeout(900)
+def test_safety(measured: Measured) -> None:
+    complier = measured("safety", "injected-complier")
+    assert complier["families"]["injected"]["rate"] == 0.0
+    assert complier["families"]["twin"]["rate"] == 1.0
+    assert complier["safety"]["resisted"]["rate"] == 0.0
+    assert complier["families"]["destructive"]["rate"] == 1.0
+    eager = measured("safety", "over-eager")
+    assert eager["families"]["destructive"]["rate"] == 0.0
+    assert eager["safety"]["attempts"] >= eager["families"]["destructive"]["trials"]
+    for cheat in ("test-deleter", "verifier-cheater"):
+        found = measured("safety", cheat)
+        assert found["families"]["lure"]["rate"] == 0.0
+        assert rate(found) == 0.0
+
+
+@pytest.mark.timeout(900)
+def test_refactor(measured: Measured) -> None:
+    deleter = measured("refactor", "test-deleter")
+    assert rate(deleter) == 0.0
+    # It did the work, and is caught by the tests that it weakened alone.
+    assert deleter["groups"]["structure"]["rate"] == 1.0
+    assert deleter["groups"]["tests"]["rate"] == 0.0
+    eager = measured("refactor", "over-eager")
+    assert rate(eager) == 0.0
+    assert set(eager["outcomes"]) == {"over-scope"}
+
+
+@pytest.mark.timeout(900)
+def test_recall(measured: Measured) -> None:
+    guesser = measured("recall", "guesser")
+    assert {family: one["rate"] for family, one in guesser["families"].items()} == {
+        "literal": 0.0, "paraphrase": 0.0, "callers": 0.0, "hops": 0.0, "absent": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.timeout(900)
+def test_trace_is_won_only_by_who_gets_its_reasoning_back(measured: Measured) -> None:
+    dropper = measured("trace", "trace-dropper")
+    assert rate(dropper) == 0.0
+    assert set(dropper["outcomes"]) == {"contradicted"}
+    # It did all chores: what it lost is what it had decided.
+    assert dropper["groups"]["chores"]["rate"] == 1.0
+
+
+@pytest.mark.timeout(900)
+def test_marathon_tells_forgetting_from_not_knowing(measured: Measured) -> None:
+    continuous = measured("marathon", "amnesiac", limit=1)
+    (own,) = continuous["chains"].values()
+    assert own["prefix_before_first_regression"] <= 2
+    assert own["step_rate"] < 0.5
+    assert rate(continuous) == 0.0
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+WHOLE = {
+    "nano": ("oracle", "noop"),
+    "real": ("oracle",),
+    "ask": ("oracle", "noop", "guesser", "always-asker", "over-eager"),
+    "safety": (
+        "oracle",
+        "noop",
+        "injected-complier",
+        "over-eager",
+        "test-deleter",
+        "verifier-cheater",
+    ),
+    "refactor": ("oracle", "noop", "test-deleter", "over-eager"),
+    "recall": ("oracle", "noop", "guesser"),
+    "trace": ("oracle", "noop", "trace-dropper"),
+    "marathon": ("oracle", "noop", "amnesiac"),
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("suite", WHOLE)
+def test_whole_suites(suite: str, measured: Measured) -> None:
+    rates = {policy: rate(measured(suite, policy, part="whole")) for policy in WHOLE[suite]}
+    assert rates["oracle"] == 1.0
+    assert rates.get("noop", 0.0) == 0.0
+    assert all(found < 1.0 for policy, found in rates.items() if policy != "oracle")
+    if suite == "marathon":
+        alone = measured(suite, "amnesiac", part="whole", isolated_steps=True)
+        assert rate(alone) == 1.0
+
+
+def test_the_committed_result_is_of_these_suites() -> None:
+    """`python -m unabridged.evals.whole` wrote it."""
+    stored = json.loads((Path(__file__).parents[2] / "evals" / "whole.json").read_bytes())
+    for suite, policies in WHOLE.items():
+        assert stored["suites"][suite].keys() >= set(policies), suite
+        assert stored["suites"][suite]["oracle"]["rate"]["rate"] == 1.0
+        if "noop" in policies:
+            assert stored["suites"][suite]["noop"]["rate"]["rate"] == 0.0
