@@ -57,6 +57,11 @@ referee: venv
 vllm: venv-vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/model/vllm_plugin
 
+# Harbor needs Python 3.12 and some 120 packages, so it has an environment of its own.
+harbor: venv
+	test -x .venv-harbor/bin/harbor || (python3.12 -m venv .venv-harbor && .venv-harbor/bin/python -m pip install -q --disable-pip-version-check harbor==0.26.0)
+	$(BIN)/python -m pytest -n 0 -m harbor tests/evals/test_harbor.py
+
 long: venv
 	$(BIN)/python -m pytest -n 2 -m long
 
