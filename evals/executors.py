@@ -92,7 +92,7 @@ class RayExecutor:
             import ray  # pyright: ignore[reportMissingImports] - an extra
         except ImportError:
             raise SpecError(
-                "the executor ray needs Ray: install it with `pip install 'unabridged[ray]'`"
+                "the executor ray needs Ray: install it with `pip install ray`"
             ) from None
         self._ray: Any = ray
         options = {"address": address} if address else {"num_cpus": jobs}
