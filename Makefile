@@ -9,7 +9,7 @@ VLLM_STAMP := $(VLLM)/.ready
 # `python -m pip` everywhere: console scripts carry absolute paths, this does not.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: venv venv-vllm run test lint types referee vllm check long clean
+.PHONY: venv venv-vllm run test lint types referee harbor vllm check long clean
 
 venv: $(STAMP)
 
