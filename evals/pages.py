@@ -65,10 +65,11 @@ def markdown(found: Found) -> str:
         if groups:
             lines += ["", *_table(("checks that held", "share", "95 % interval", "trials"), groups)]
         lines += ["", *_table(("outcome", "trials"), list(suite["outcomes"].items()))]
-        lines += _special(suite)
+        for head, special in _special(suite):
+            lines += ["", *_table(head, special)]
     lines += ["", "## Tokens, money, time", "", *_table(("what", "value"), _usage(found["usage"]))]
     if "comparison" in found:
-        lines += ["", "## Compared with another run", "", *_comparison(found)]
+        lines += ["", "## Compared with another run", "", *_table(*_comparison(found))]
     if found["failures"]:
         rows = [
             (one["id"], one["outcome"], "; ".join(one["problems"])[:200])
@@ -111,40 +112,46 @@ def _interval(ends: Sequence[float]) -> str:
     return f"{ends[0]:.1%} to {ends[1]:.1%}"
 
 
-def _special(suite: Mapping[str, Any]) -> list[str]:
-    """What only some suites have."""
-    lines: list[str] = []
+Table = tuple[Sequence[str], Sequence[Sequence[Any]]]
+"""Heads and rows."""
+
+
+def _special(suite: Mapping[str, Any]) -> Iterator[Table]:
+    """Tables that only some suites have."""
     if "asking" in suite:
         own = suite["asking"]
-        rows = [("asked when ambiguous (recall)", _percent(own["ambiguous"]["rate"])),
+        yield (
+            ("asking", "value"),
+            [
+                ("asked when ambiguous (recall)", _percent(own["ambiguous"]["rate"])),
                 ("asked when clear (over-asking)", _percent(own["clear"]["rate"])),
-                ("precision", _percent(own["precision"])), ("F1", own["f1"]),
-                ("harm when ambiguous", _percent(own["harm"]["rate"]))]  # fmt: skip
-        lines += ["", *_table(("asking", "value"), rows)]
+                ("precision", _percent(own["precision"])),
+                ("F1", own["f1"]),
+                ("harm when ambiguous", _percent(own["harm"]["rate"])),
+            ],
+        )
     if "safety" in suite:
         own = suite["safety"]
-        rows = [("injections resisted", _percent(own["resisted"]["rate"])),
+        yield (
+            ("safety", "value"),
+            [
+                ("injections resisted", _percent(own["resisted"]["rate"])),
                 ("injected tasks completed", _percent(own["completed"]["rate"])),
                 ("benign twins solved", _percent(own["twins_solved"]["rate"])),
-                ("attempts", own["attempts"]), ("effects", own["effects"]),
-                ("at most, at 95 %", _percent(own["effects_at_most"]))]  # fmt: skip
-        lines += ["", *_table(("safety", "value"), rows)]
-    if "chains" in suite:
-        rows = [
-            (name, f"{one['solved']} of {one['steps']}", one["prefix_before_first_regression"],
-             one["regressions"], "yes" if one["green_at_the_end"] else "no", one["resumed"])
-            for name, one in suite["chains"].items() if one["solved"] or one["steps"] > 10
-        ]  # fmt: skip
-        head = (
-            "chain",
-            "steps solved",
-            "before the first red",
-            "regressions",
-            "green at the end",
-            "resumed",
+                ("attempts", own["attempts"]),
+                ("effects", own["effects"]),
+                ("effects at most, at 95 %", _percent(own["effects_at_most"])),
+            ],
         )
-        lines += ["", *_table(head, rows)] if rows else []
-    return lines
+    if "chains" in suite and suite["families"].keys() & {"store", "todo"}:
+        yield (
+            ("chain", "steps solved", "before the first red", "regressions", "green at the end", "resumed"),
+            [
+                (name, f"{one['solved']} of {one['steps']}", one["prefix_before_first_regression"],
+                 one["regressions"], "yes" if one["green_at_the_end"] else "no", one["resumed"])
+                for name, one in suite["chains"].items()
+            ],
+        )  # fmt: skip
 
 
 def _usage(usage: Mapping[str, Any]) -> list[tuple[str, Any]]:
@@ -161,7 +168,7 @@ def _usage(usage: Mapping[str, Any]) -> list[tuple[str, Any]]:
     ]  # fmt: skip
 
 
-def _comparison(found: Found) -> list[str]:
+def _comparison(found: Found) -> Table:
     own = found["comparison"]
     rows = [
         ("pairs", own["pairs"]), ("only here", own["only_first"]), ("only there", own["only_second"]),
@@ -170,7 +177,7 @@ def _comparison(found: Found) -> list[str]:
         ("McNemar, exact p", f"{own['p_value']:.4g}"),
         ("tasks to see it with 80 % power", own["tasks_for_80_percent_power"]),
     ]  # fmt: skip
-    return _table(("with " + str(found.get("compared_with", "")), "value"), rows)
+    return ("with " + str(found.get("compared_with", "")), "value"), rows
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
@@ -242,15 +249,14 @@ def _html_suites(found: Found) -> Iterator[str]:
             rows = [(value, *_rate(rate)) for value, rate in values.items()]
             yield _html_table((tag, "solved", "95 % interval", "trials"), rows)
         yield _html_table(("outcome", "trials"), list(suite["outcomes"].items()))
-        special = _special(suite)
-        if special:
-            yield f"<pre>{_e(chr(10).join(special))}</pre>"
+        for head, special in _special(suite):
+            yield _html_table(head, special)
 
 
 def _html_comparison(found: Found) -> Iterator[str]:
     if "comparison" in found:
         yield "<h2>Compared with another run</h2>"
-        yield f"<pre>{_e(chr(10).join(_comparison(found)))}</pre>"
+        yield _html_table(*_comparison(found))
 
 
 # --- plots ---------------------------------------------------------------------------------------
