@@ -150,17 +150,12 @@ class GatedMLA(nn.Module):
         return out.transpose(0, 1)
 
     def fused(self, q: Tensor, new: Tensor) -> Tensor:
-        """`materialised` without a past, for training: the scores are never stored.
-
-        PyTorch's kernel wants values as wide as keys; zeros make them so.
-        """
+        """`materialised` without a past, for training: the scores are never stored."""
         c, shared = new.split([self.latent, self.shared], -1)
         expanded = self.kv_b_proj(c).view(len(c), self.heads, -1).transpose(0, 1)
         k_own, v = expanded.split([self.nope, self.value], -1)  # [H, T, ...]
         k = torch.cat([k_own, shared.expand(self.heads, -1, -1)], -1)
-        missing = k.shape[-1] - self.value
-        if missing > 0:
-            v = F.pad(v, (0, missing))
+        v = self._as_wide_as_keys(v)
         out = F.scaled_dot_product_attention(
             q.transpose(0, 1)[None], k[None], v[None], is_causal=True, scale=self.scale
         )
@@ -168,17 +163,32 @@ class GatedMLA(nn.Module):
 
     def _attend(self, q: Tensor, latents: Tensor, masked: Tensor | None) -> tuple[Tensor, Tensor]:
         """Attention over some tokens [T', latent + shared]: its output [H, T, value] and the
-        logarithm of its softmax's denominator [H, T, 1], both float32.
+        logarithm of its softmax's denominator [H, T, 1], both float32. `masked` is causal, if any.
         """
         c, shared = latents.split([self.latent, self.shared], -1)
         expanded = self.kv_b_proj(c).view(len(c), self.heads, -1).transpose(0, 1)
         k_own, v = expanded.split([self.nope, self.value], -1)  # [H, T', ...]
         k = torch.cat([k_own, shared.expand(self.heads, -1, -1)], -1)
+        plain = q.is_cpu and q.dtype == torch.float32 and v.shape[-1] <= k.shape[-1]
+        if plain and not torch.is_grad_enabled():
+            # The kernel behind scaled_dot_product_attention, which would keep the denominator.
+            out, weight = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+                q[None],
+                k[None],
+                self._as_wide_as_keys(v)[None],
+                is_causal=masked is not None,
+                scale=self.scale,
+            )
+            return out[0, :, :, : self.value], weight[0, :, :, None]
         scores = torch.bmm(q, k.mT).float() * self.scale
         if masked is not None:
             scores = scores.masked_fill(masked, -torch.inf)
         weight = scores.logsumexp(-1, keepdim=True)
         return torch.bmm((scores - weight).exp(), v.float()), weight
+
+    def _as_wide_as_keys(self, v: Tensor) -> Tensor:
+        """Values [..., value] with zeros behind, as PyTorch's attention kernels want them."""
+        return F.pad(v, (0, max(self.nope + self.shared - self.value, 0)))
 
     def absorbed(self, q: Tensor, latents: Tensor) -> Tensor:
         """Attention over the latents themselves: the same result as `materialised`, for T = 1.

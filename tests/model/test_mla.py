@@ -54,6 +54,24 @@ def test_equals_the_formula(layer: GatedMLA) -> None:
     torch.testing.assert_close(layer(x, [40]).double(), formula(layer, x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("value", [32, 64], ids=["narrow values", "wide values"])
+@torch.no_grad()
+def test_spans_over_a_past_equal_the_formula(make_config: Any, value: int) -> None:
+    """In float32 through PyTorch's kernel, in float64 and with wide values by hand."""
+    layer = GatedMLA(make_config(v_head_dim=value).text_config)
+    for weight in layer.parameters():
+        weight.data.normal_(mean=float(weight.dim() == 1), std=2 * weight.shape[-1] ** -0.5)
+    x = torch.randn(50, 256)
+    results: list[Tensor] = []
+    for dtype in (torch.float32, torch.float64):
+        exact, state = layer.to(dtype), layer.to(dtype).new_state(dtype)
+        spans = [exact(span.to(dtype), [len(span)], [state]) for span in x.split([20, 17, 13])]
+        results.append(torch.cat(spans).double())
+    torch.testing.assert_close(results[0], results[1], rtol=1e-4, atol=2e-5)
+    if value == 32:
+        torch.testing.assert_close(results[0], formula(layer, x), rtol=1e-4, atol=2e-5)
+
+
 def test_the_form_for_training_equals_the_one_for_inference(layer: GatedMLA) -> None:
     x = torch.randn(70, 256)
     with torch.no_grad():
