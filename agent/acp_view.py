@@ -108,7 +108,7 @@ class Shown:
     def _usage(self, reply: AssistantMessage) -> Iterator[Any]:
         if reply.usage is None or self._session is None:
             return
-        cost = self._session.core.state.spent.cost
+        cost = self._session.core.spent.cost
         yield wire.UsageUpdate(
             session_update="usage_update",
             used=reply.usage.prompt + reply.usage.completion,

@@ -58,6 +58,15 @@ class Spent:
         cost = price(reply.usage)
         self.cost = None if cost is None or self.cost is None else self.cost + cost
 
+    def merge(self, other: Spent) -> None:
+        """Count what somebody else used of the same budget."""
+        self.steps += other.steps
+        self.prompt += other.prompt
+        self.cached += other.cached
+        self.completion += other.completion
+        known = self.cost is not None and other.cost is not None
+        self.cost = (self.cost or 0.0) + (other.cost or 0.0) if known else None
+
 
 def total(events: Iterable[AnyEvent], price: Price) -> Spent:
     """What a log says was used."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from ..tools.base import Facts
 from ..tools.files import in_thread
-from .budget import Limits
+from .budget import Limits, Spent
 from .calls import AnyTool
 from .events import AnyEvent, Part, RunEnded, ScopeGranted, UserMessage
 from .exits import Exit
@@ -54,6 +54,10 @@ class Core:
     """US dollars that the first request of a session may cost, nothing of it cached."""
     longest_reply: int | None = None
     """Tokens that a reply may have; None for what the window leaves."""
+    children: Spent = field(default_factory=Spent)
+    """What subagents used of the budget."""
+    began: float = 0.0
+    """When the run began, on the monotonic clock."""
     confined: bool = False
     """Whether commands run in a sandbox, which holds them to what was granted."""
     cache: Path | None = None
@@ -72,6 +76,13 @@ class Core:
         self.meter.add(written)
         self.emit(written)
         return written
+
+    @property
+    def spent(self) -> Spent:
+        """What the session used, subagents included."""
+        spent = replace(self.state.spent)
+        spent.merge(self.children)
+        return spent
 
     @property
     def estimate(self) -> int:

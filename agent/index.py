@@ -26,6 +26,7 @@ from .events import (
     UserMessage,
 )
 from .store import SUFFIX, StoreError, read
+from .subagent import FOLDER, logs
 
 _SCHEMA = 2
 _TABLE = (
@@ -53,6 +54,11 @@ class Used:
         self.prompt += usage.prompt
         self.cached += usage.cached
         self.completion += usage.completion
+
+    def merge(self, other: Used) -> None:
+        """Count what a subagent did."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,11 @@ def _refresh(index: sqlite3.Connection, logs: dict[str, Path]) -> list[Entry]:
 
 def _read(name: str, log: Path) -> Entry:
     try:
-        return describe(name, read(log))
+        entry = describe(name, read(log))
+        for events in logs(log.with_suffix(".files") / FOLDER):
+            for model, used in describe(name, events).usage.items():
+                entry.usage.setdefault(model, Used()).merge(used)
+        return entry
     except StoreError as error:
         empty = {one.name: "" for one in fields(Entry)}
         counts: dict[str, Any] = {

@@ -52,7 +52,7 @@ class Loop:
         self.core = core
         self.provider = provider
         self.settler = settler
-        self._started = time.monotonic()
+        self._started = core.began = time.monotonic()
 
     async def run(self) -> RunEnded:
         """Go on until something ends the run; the ending is logged and returned.
@@ -151,7 +151,7 @@ class Loop:
 
     def _over_budget(self) -> RunEnded | None:
         minutes = (time.monotonic() - self._started) / 60
-        event = reached(self.core.limits, self.core.state.spent, minutes)
+        event = reached(self.core.limits, self.core.spent, minutes)
         if event is None:
             return None
         self.core.append(event)

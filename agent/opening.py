@@ -107,6 +107,7 @@ class Opening:
             counter=counter(config.vocabulary),
             cache=self.cache,
             mcp=config.mcp,
+            subagents=True,
         )  # fmt: skip
 
     def _provider(self, config: Config) -> Provider:

@@ -449,6 +449,7 @@ def _settings(
         rebuild=getattr(args, "rebuild", False),
         cache=cache_folder(),
         mcp=config.mcp,
+        subagents=True,
     )
 
 

@@ -19,6 +19,7 @@ from ..tools.registry import default_tools
 from ..tools.sandbox import Mode as SandboxMode
 from ..tools.sandbox import Sandbox
 from ..tools.shell import Shell, ShellArguments
+from ..tools.task import Task
 from .budget import Limits, Price
 from .calibration import learn, read_scale
 from .calls import AnyTool, BadCall, missing_exceptions, understand
@@ -65,6 +66,7 @@ from .scope import Scope, joined
 from .settle import Settler
 from .state import FIRST_BYTES_PER_TOKEN, State
 from .store import Store, StoreError, new_session_id
+from .subagent import FOLDER, SessionSubagents, spent_before
 from .undo import Undo
 from .view import View
 from .watch import Watch
@@ -110,6 +112,10 @@ class Settings:
     """Where a repository's base is kept between sessions; None: each session loads anew."""
     tools: Sequence[AnyTool] | None = None
     """Instead of the default tools."""
+    subagents: bool = False
+    """Whether the model has the tool `task`."""
+    is_subagent: bool = False
+    """It answers another session, and starts no subagents."""
     mcp: Mapping[str, McpSection] = field(default_factory=dict[str, McpSection])
     """Servers of tools, by name."""
 
@@ -147,6 +153,8 @@ class Session:
         self.processes = Processes(sandbox)
         self.mcp = Hub(settings.mcp, root)
         tools = settings.tools if settings.tools is not None else default_tools(self.processes)
+        if settings.subagents:
+            tools = (*tools, Task(SessionSubagents(self)))
         if settings.mcp:
             tools = (*tools, Mcp(self.mcp))
         self.profile = profile_of(settings.model)
@@ -181,6 +189,7 @@ class Session:
             limits=settings.limits,
             load_limit=settings.load_limit,
             longest_reply=self.profile.longest_reply,
+            children=spent_before(store.files / FOLDER, settings.price),
             confined=sandbox.active,
         )
 
@@ -524,7 +533,7 @@ class Session:
             session=self.id,
             events=self.events,
             ended=end,
-            spent=self.core.state.spent,
+            spent=self.core.spent,
             files_changed=changed_files(self.core.root, self.events, self.core.undo.read),
             seconds=time.monotonic() - self._began,
             pending=tuple(

@@ -58,7 +58,9 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     export = command("export", "write a session out, reasoning whole", _export)
     export.add_argument("session", metavar="SESSION")
     export.add_argument(
-        "--format", choices=("markdown", "html", "jsonl", "stream-json"), default="markdown"
+        "--format",
+        choices=("markdown", "html", "atif", "jsonl", "stream-json"),
+        default="markdown",
     )
     export.add_argument("--no-redact", action="store_true",
                         help="leave keys, tokens and passwords in, as they are in the log")  # fmt: skip
@@ -204,6 +206,10 @@ def _export(args: argparse.Namespace, folder: Path) -> int:
             data = markdown(session, events).encode("utf-8", "backslashreplace")
         case "html":
             data = html(session, events).encode("utf-8", "backslashreplace")
+        case "atif":
+            from .atif import trajectory
+
+            data = json.dumps(trajectory(session, events), indent=2).encode("ascii") + b"\n"
         case "stream-json":
             data = b"".join(stream_json(session, events))
         case _:

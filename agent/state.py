@@ -66,7 +66,7 @@ class State:
         self.denied_headless = 0
         self.filling: Said = ""
         """What was said about the window."""
-        self._loaded = 0
+        self.loaded = 0
         """Tokens of the repository."""
         self._sent: RequestSent | None = None
         self._measured = (0, 0)
@@ -86,7 +86,7 @@ class State:
                 self.planned = self.plan_asked_for = False
                 self.denied_headless = 0
             case RepositoryLoaded():
-                self._loaded = event.tokens
+                self.loaded = event.tokens
             case WindowFilling():
                 self.filling = "asked" if event.asks or self.filling == "asked" else "warned"
             case RequestSent():
@@ -158,8 +158,8 @@ class State:
         """
         tokens, measured = self._measured
         if tokens == 0 or measured == 0:
-            if self._loaded == 0:
+            if self.loaded == 0:
                 packed = 0
-            return self._loaded + int((size - packed + tools_size) / FIRST_BYTES_PER_TOKEN)
+            return self.loaded + int((size - packed + tools_size) / FIRST_BYTES_PER_TOKEN)
         per_byte = max(tokens / (measured + tools_size), 0.2)
         return tokens + int(max(size - measured, 0) * per_byte * SAFETY)

@@ -108,3 +108,42 @@ def test_it_runs_from_where_it_is_installed(wheel: Path, tmp_path: Path) -> None
         cwd=tmp_path, env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_the_wheel_and_its_description_are_in_order(wheel: Path) -> None:
+    for command in (["twine", "check", "--strict"], ["check_wheel_contents"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command, str(wheel)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("extras", ["", "[acp,mcp]"])
+def test_plain_pip_installs_it_into_an_empty_environment(
+    wheel: Path, tmp_path: Path, extras: str
+) -> None:
+    """With what it depends on, from the index that pip is set up for; nothing heavy comes along."""
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv/bin/python"
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "install", f"unabridged{extras} @ {wheel.as_uri()}"], check=True)
+    subprocess.run([*pip, "check"], check=True)
+    listed = subprocess.run([*pip, "list", "--format=freeze"], capture_output=True, text=True, check=True)  # fmt: skip
+    names = {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    assert not names & {"torch", "vllm", "numpy", "ray", "transformers"}
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    program = str(tmp_path / "venv/bin/unabridged")
+    for words, code in ((["--version"], 0), (["doctor"], 1), (["config", "check"], 0),
+                        (["completion", "bash"], 0), (["policy", "explain", "--", "ls"], 0),
+                        (["acp"], 0 if extras else 2)):  # fmt: skip
+        done = subprocess.run(
+            [program, *words], env=env, cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == code, done.stderr
+        assert b"Traceback" not in done.stderr

@@ -133,6 +133,7 @@ class Desk:
             rebuild=self.rebuild,
             cache=self.start.cache,
             mcp=config.mcp,
+            subagents=True,
         )
 
     def trust(self) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ def test_every_field_of_an_event_is_looked_at() -> None:
     assert redactor.event(clean) is clean
 
 
-@pytest.mark.parametrize("form", ["markdown", "html", "jsonl", "stream-json"])
+@pytest.mark.parametrize("form", ["markdown", "html", "atif", "jsonl", "stream-json"])
 async def test_exports_are_redacted_and_the_log_is_not(bench: Any, run: Any, form: str) -> None:
     token = SECRETS["GitHub token"]
     session = await bench.play(
