@@ -521,6 +521,11 @@ class KimiDeltaAttention(nn.Module):
             [N, hidden].
         """
         N, H, K = len(x), self.heads, self.head_dim
+        decoding = next((i for i, length in enumerate(lengths) if length != 1), len(lengths))
+        if states is not None and 0 < decoding < len(lengths):
+            # Sequences that decode stand before those that read a prompt: a chunk for each is lost.
+            first = self(x[:decoding], lengths[:decoding], states[:decoding])
+            return torch.cat([first, self(x[decoding:], lengths[decoding:], states[decoding:])])
         # One token for each sequence, as in decoding, needs no chunks.
         one_each = states if all(length == 1 for length in lengths) else None
         if one_each is None:

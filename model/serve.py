@@ -52,8 +52,10 @@ class Settings:
     """Memory for KDA states and latents, for each rank."""
     states: Path | None = None
     """Folder of the state store; None keeps nothing beyond the process."""
-    device: str = "cpu"
-    """`cpu`, or `cuda` for any accelerator."""
+    accelerated: bool = False
+    """Whether vLLM is the one for accelerators."""
+    own_model: bool = True
+    """Whether our model serves the checkpoint, or vLLM's own K3."""
     more: tuple[str, ...] = ()
     """Further arguments for vLLM, as they are."""
 
@@ -109,20 +111,21 @@ def vllm_command(settings: Settings, cache_bytes: int, dtype: str) -> Command:
         "--dtype": dtype,
         "--tensor-parallel-size": settings.tensor_parallel,
         "--pipeline-parallel-size": settings.pipeline_parallel,
-        "--tokenizer-mode": "unabridged_k3",
         "--reasoning-parser": "kimi_k3",
         "--tool-call-parser": "kimi_k3",
     }
+    if settings.own_model:
+        options["--tokenizer-mode"] = "unabridged_k3"
     if settings.window is not None:
         options["--max-model-len"] = settings.window
     # vLLM adds routes of plugins that are named only; what else was named stays.
     plugins = ",".join(filter(None, [os.environ.get("VLLM_PLUGINS"), PLUGIN]))
     environment = {"VLLM_PLUGINS": plugins, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
-    if settings.device == "cpu":
+    if not settings.accelerated:
         options["--kv-cache-memory-bytes"] = cache_bytes
         environment["VLLM_HOST_IP"] = "127.0.0.1"
         environment["VLLM_CPU_OMP_THREADS_BIND"] = _binding(ranks)
-    if settings.states is not None:
+    if settings.states is not None and settings.own_model:
         options["--kv-transfer-config"] = json.dumps(
             {
                 "kv_connector": "StateStoreConnector",
@@ -133,6 +136,7 @@ def vllm_command(settings: Settings, cache_bytes: int, dtype: str) -> Command:
             }
         )
     words += [text for option in options.items() for text in map(str, option)]
+    words += [] if settings.own_model else ["--trust-remote-code"]
     words += ["--enable-auto-tool-choice", "--enable-prefix-caching"]
     words += ["--enable-prompt-tokens-details", "--no-enable-log-requests", *settings.more]
     return Command(words, environment)
@@ -150,7 +154,7 @@ def _binding(ranks: int) -> str:
 
 def precision(settings: Settings, config: K3Config) -> str:
     """The dtype to serve in: float32 on a CPU that would only imitate bfloat16."""
-    if settings.dtype is not None or settings.device != "cpu":
+    if settings.dtype is not None or settings.accelerated:
         return settings.dtype or config.dtype
     return config.dtype if config.dtype == "float32" or _has_bfloat16() else "float32"
 
@@ -234,7 +238,7 @@ def check_model(settings: Settings, config: K3Config) -> None:
         )
     if settings.tensor_parallel < 1:
         raise ServeError(f"--tensor-parallel-size {settings.tensor_parallel}: at least 1")
-    if settings.device == "cpu":
+    if not settings.accelerated:
         check_shares(config, settings.tensor_parallel)
 
 

@@ -129,7 +129,10 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace) -> Settings:
+    from .vllm_plugin.installation import is_for_cpu
+
     model = find_model(args.model)
+    accelerated = not is_for_cpu()
     return Settings(
         model=model,
         name=args.name or ("k3-nano" if model == NANO else model.name),
@@ -141,6 +144,8 @@ def _settings(args: argparse.Namespace) -> Settings:
         window=args.max_model_len,
         cache_bytes=args.cache,
         states=None if args.no_states else (args.states or default_root()),
+        accelerated=accelerated,
+        own_model=not accelerated or os.environ.get("UNABRIDGED_VLLM_MODEL") == "unabridged",
         more=tuple(args.vllm),
     )
 

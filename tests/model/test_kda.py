@@ -255,3 +255,22 @@ def test_decays_start_spread_over_time_scales(make_config: Any) -> None:
     assert (layer.A_log == 0).all()
     g = kda.kda_gate(layer.dt_bias.view(4, 64), layer.A_log[:4])
     assert -0.6 < g.min() < g.max() < -0.004
+
+
+@torch.no_grad()
+def test_sequences_that_decode_and_that_read_may_share_a_batch(make_config: Any) -> None:
+    config = make_config().text_config
+    layer = kda.KimiDeltaAttention(config)
+    lengths = [1, 1, 70, 1, 5]
+    x = torch.randn(sum(lengths), config.hidden_size)
+    together = [layer.new_state(torch.float32) for _ in lengths]
+    alone = [state.fork() for state in together]
+    mixed = layer(x, lengths, together)
+    apart = [
+        layer(part, [n], [state])
+        for part, n, state in zip(x.split(lengths), lengths, alone, strict=True)
+    ]
+    torch.testing.assert_close(mixed, torch.cat(apart))
+    for a, b in zip(together, alone, strict=True):
+        torch.testing.assert_close(a.S, b.S)
+        torch.testing.assert_close(a.tail, b.tail)

@@ -1,0 +1,106 @@
+"""`unabridged serve --engine vllm`: the harness's contract over HTTP, with K3-nano."""
+
+# vLLM lives in an environment of its own.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from unabridged.agent.contract import examine_endpoint
+from unabridged.cli import main
+from unabridged.model.chat.render import render
+from unabridged.model.chat.tokenizer import Tokenizer
+from unabridged.model.chat.xtml import encode
+from unabridged.model.serve import NANO
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own port."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    root = tmp_path_factory.mktemp("states")
+    words = ["serve", "--engine", "vllm", "--port", str(port), "--states", str(root)]
+    words += ["--cache", "128M", "--verbose", "--", "--block-size", "16", "--enforce-eager"]
+    log = (root / "log").open("wb")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "unabridged", *words],
+        stdout=log,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert server.stderr is not None
+    try:
+        told = b""
+        while b"serving k3-nano at" not in told:
+            told = server.stderr.readline()
+            assert told, (root / "log").read_bytes().decode()[-8000:]
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        server.communicate(timeout=120)
+
+
+def test_the_contract_is_kept(url: str) -> None:
+    checks = list(examine_endpoint(url, None, None, NANO))
+    assert [check for check in checks if check.status == "fault"] == []
+    assert "keeps states on disk" in checks[0].found
+
+
+def test_arguments_of_an_earlier_call_are_read_as_they_were_written(url: str) -> None:
+    """vLLM's own renderer reads them anew, and 1.50 would become 1.5."""
+    function = {"name": "pay", "arguments": '{"amount": 1.50}'}
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "pay"},
+        {"role": "assistant", "content": "", "reasoning_content": "I pay.",
+         "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+    ]  # fmt: skip
+    body = {"model": "k3-nano", "messages": messages, "max_tokens": 1}
+    told = httpx.post(f"{url}/chat/completions", json=body, timeout=120, trust_env=False).json()
+    wanted = encode(render(messages), Tokenizer.from_file(NANO))
+    assert told["usage"]["prompt_tokens"] == len(wanted)
+
+
+def test_an_image_and_an_unknown_effort_are_refused_by_name(url: str) -> None:
+    part = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    for body, told in (
+        ({"messages": [{"role": "user", "content": [part]}]}, "image"),
+        ({"messages": [{"role": "user", "content": "x"}], "reasoning_effort": "medium"}, "effort"),
+    ):
+        answer = httpx.post(
+            f"{url}/chat/completions", json={"model": "k3-nano"} | body, timeout=60, trust_env=False
+        )
+        assert answer.status_code == 400
+        assert told in answer.text
+
+
+def test_the_printed_command_is_one_that_vllm_understands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    words = ["--model", "nano", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
+    assert main(["serve", "--engine", "vllm", *words, "--print-command"]) == 0
+    command = shlex.split(capsys.readouterr().out)
+    parser = make_arg_parser(FlexibleArgumentParser())
+    args = parser.parse_args(command[command.index("serve") + 1 :])
+    assert args.tensor_parallel_size == 2
+    assert args.tokenizer_mode == "unabridged_k3"
+    assert main(["serve", "--plan", "--nodes", "2"]) == 0
+    fleet = capsys.readouterr().out.splitlines()[-1]
+    args = parser.parse_args(shlex.split(fleet)[2:])
+    assert args.pipeline_parallel_size == 2
