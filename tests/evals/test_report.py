@@ -57,7 +57,7 @@ def test_faults_stand_in_no_rate() -> None:
 
 def test_what_is_known_of_asking() -> None:
     ask = [{"question": "which?", "answer": "a", "changed": False}]
-    asked = {"record": {**result()["unabridged"]["record"], "asks": ask}}
+    asked: dict[str, Any] = {"record": {**result()["unabridged"]["record"], "asks": ask}}
     found = document({}, [
         result("a", ambiguous=True, **asked), result("b", 0.0, ambiguous=True, outcome="wrong-target"),
         result("c", 0.0, **asked), result("d"), result("e", ambiguous=None),

@@ -140,6 +140,20 @@ def test_trace_is_won_only_by_who_gets_its_reasoning_back(measured: Measured) ->
     assert dropper["groups"]["chores"]["rate"] == 1.0
 
 
+def test_arms_of_the_ablation(tmp_path: Path) -> None:
+    tasks = load("trace", tmp_path / "tasks", limit=1)
+    rewards: dict[str, float] = {}
+    for arm in ("full", "last-1", "last-3", "summary", "foreign"):
+        agent = {"name": "scripted:oracle", "trace": arm}
+        (one,) = run_trials(trials_of(tasks, agent, tmp_path, isolation="none"), InlineExecutor())
+        rewards[arm] = one["unabridged"]["reward"]
+        seen = one["unabridged"]["trace"]
+        kept = arm in ("full", "last-3")  # three replies are all there are
+        assert kept == (seen["reasoning_sent"] == seen["reasoning_available"])
+    # The decision was made three replies ago, and a cut thought has lost it.
+    assert rewards == {"full": 1.0, "last-1": 0.0, "last-3": 1.0, "summary": 0.0, "foreign": 0.0}
+
+
 @pytest.mark.timeout(900)
 def test_marathon_tells_forgetting_from_not_knowing(tmp_path: Path) -> None:
     task = TaskSpec.read(settings_chain(1, length=6).write(tmp_path / "chain"))
