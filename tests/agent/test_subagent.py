@@ -16,6 +16,7 @@ from unabridged.agent.events import (
     Decision,
     Effects,
     PackSegment,
+    TextPart,
     ToolResult,
     UserMessage,
 )
@@ -49,7 +50,7 @@ async def test_a_subagent_answers_in_one_message_and_keeps_its_own_log(bench: An
     assert str(log) == result.data["log"]
     events = read(log)
     words = [e for e in events if isinstance(e, UserMessage)]
-    assert [part.text for part in words[0].parts] == ["Where is f used?"]
+    assert words[0].parts == (TextPart(text="Where is f used?"),)
     assert len([e for e in events if isinstance(e, AssistantMessage)]) == 2
     assert len(bench.of(session, AssistantMessage)) == 2, "the two logs never mix"
 
