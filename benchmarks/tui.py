@@ -119,6 +119,7 @@ def main() -> None:
         os.write(terminal.master, b"\r")
         terminal.until(b"Esc stops", 10)
         started, began, latencies = terminal.written, time.perf_counter(), list[float]()
+        used = sum(process.cpu_times()[:2])
         while True:
             pressed = time.perf_counter()
             os.write(terminal.master, b"z")
@@ -132,6 +133,7 @@ def main() -> None:
             if IDLE in seen or time.perf_counter() - began > args.tokens / args.rate * 4 + 20:
                 break
         seconds = time.perf_counter() - began
+        used = sum(process.cpu_times()[:2]) - used
         after = process.memory_info().rss
         terminal.process.terminate()
         terminal.process.wait(10)
@@ -139,6 +141,7 @@ def main() -> None:
     print(f"messages in the log        {args.messages:,}")
     print(f"open to interactive        {opened:.2f} s")
     print(f"streamed                   {args.tokens:,} tokens in {seconds:.1f} s")
+    print(f"CPU time for a token       {used / args.tokens * 1e3:.2f} ms")
     print(f"bytes for a token          {(terminal.written - started) / args.tokens:.0f}")
     print(f"key to echo, median        {statistics.median(latencies) * 1e3:.0f} ms")
     print(

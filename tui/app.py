@@ -67,7 +67,7 @@ from .widgets.cards import (
     plan_words,
 )
 from .widgets.choices import Choices
-from .widgets.conversation import Conversation
+from .widgets.conversation import FRAME, Conversation
 from .widgets.prompt import Prompt
 from .widgets.status import Standing, Status
 from .widgets.suggestions import Suggestions
@@ -157,7 +157,7 @@ class UnabridgedApp(App[None]):
         for name in ("queue", "suggestions", "needle"):
             self._one(f"#{name}").display = False
         self.prompt.focus()
-        self.set_interval(0.1, self._beat)
+        self.set_interval(FRAME, self._beat)
         loop = asyncio.get_running_loop()
         for number, code in ((signal.SIGHUP, Exit.HANGUP), (signal.SIGTERM, Exit.TERMINATED)):
 
@@ -795,10 +795,11 @@ class UnabridgedApp(App[None]):
     # --- standing --------------------------------------------------------------------------------
 
     def _beat(self) -> None:
-        """Ten times a second: what happens, for how long."""
+        """What was said, what happens, for how long: brought to the screen together."""
         status = self._status
         if status is None:
             return
+        self.conversation.flush()
         if self._at_work:
             activity = self.transcript.status or "working"
             seconds = time.monotonic() - self._began

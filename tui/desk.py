@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,12 +19,14 @@ from ..agent.fork import fork
 from ..agent.handover import instructions as kept_instructions
 from ..agent.policy import Mode, Rule
 from ..agent.providers.base import Provider
-from ..agent.session import Session, Settings, load_repository, options_of
+from ..agent.session import Session, Settings, load_repository, options_of, what_to_load
 from ..agent.store import find, read
 from ..agent.trust import Trusted, examine, grant
 
 DEFAULT_WINDOW = 1_048_576
 """Of K3, as long as no model is there to say its own."""
+FRESH = 60.0
+"""Seconds for which the load of a plan serves; an older one is made anew."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,16 @@ class Start:
     cache: Path | None = field(default_factory=cache_folder)
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """A load that was shown and not yet sent."""
+
+    loaded: Load
+    asked: tuple[object, ...]
+    made: float
+    """Monotonic seconds."""
+
+
 class Desk:
     """Everything of one working day in one repository."""
 
@@ -58,6 +71,7 @@ class Desk:
         self.trusted = Trusted()
         self.loaded: Load | None = None
         self.session: Session | None = None
+        self._plan: _Plan | None = None
 
     # --- the model -------------------------------------------------------------------------------
 
@@ -147,7 +161,31 @@ class Desk:
 
     def plan(self, stop: Stop) -> Load:
         """What would be loaded; blocking. Raises ContextError, Cancelled."""
-        return self._load(self.window, self.settings(), stop, keep=False)
+        window, settings = self.window, self.settings()
+        loaded = self._load(window, settings, stop, keep=False)
+        self._plan = _Plan(loaded, self._asked(window, settings), time.monotonic())
+        return loaded
+
+    def _asked(self, window: int, settings: Settings) -> tuple[object, ...]:
+        """All that a load follows from, but the files."""
+        vocabulary = self.config.vocabulary if self.config is not None else None
+        return (self.root, window, what_to_load(settings), settings.rebuild, settings.cache,
+                settings.model, vocabulary)  # fmt: skip
+
+    def _planned(self, window: int, settings: Settings) -> Load:
+        """The load of the plan, which becomes a session's, or one made now; blocking.
+
+        What changed since the plan was made, the session tells as it does all later changes.
+        """
+        plan, self._plan = self._plan, None
+        if (
+            plan is None
+            or plan.asked != self._asked(window, settings)
+            or time.monotonic() - plan.made > FRESH
+        ):
+            return self._load(window, settings)
+        plan.loaded.keep()
+        return plan.loaded
 
     def _load(
         self, window: int, settings: Settings, stop: Stop = never, *, keep: bool = True
@@ -170,7 +208,7 @@ class Desk:
                 raise ConfigError(self.problem)
             provider, settings = self.provider, self.settings()
             window = provider.window
-            self.loaded = await asyncio.to_thread(self._load, window, settings)
+            self.loaded = await asyncio.to_thread(self._planned, window, settings)
             self.session = Session.create(
                 self.root, provider, settings, self.start.sessions, loaded=self.loaded
             )

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from .base import Base, Segment, Store, Told
@@ -78,6 +79,8 @@ class Load:
     """When reading began, in ns since the epoch."""
     stamps: Mapping[str, Stamp] = field(default_factory=dict[str, Stamp])
     """Of each file that is given, from before it was read."""
+    keep: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+    """Stores the base for the next load, where `load` was told not to; blocking."""
 
 
 def load(
@@ -102,7 +105,7 @@ def load(
         rebuild: build the base anew instead of appending differences.
         cache: folder for bases and counts; may be deleted at any time.
         scale: corrects the total of an estimate, by what an endpoint reported before.
-        keep: store the base for the next load; off to look without being a session.
+        keep: store the base for the next load; off to look first: `Load.keep` does it then.
         counter: `Exact` over the model's vocabulary; an estimate when there is none.
         stop: asked now and then; true raises Cancelled.
 
@@ -121,8 +124,9 @@ def load(
         previous = store.read()
         opened = loader.extend(previous, store) if previous and not rebuild else None
         base, selection = opened or loader.build(previous, stale=0.0 if rebuild else _STALE_SHARE)
-        if keep and base != previous:
-            store.write(base, loader.contents)
+        store_base = partial(store.write, base, loader.contents) if base != previous else _nothing
+        if keep:
+            store_base()
         extra = loader.named(base, selection, named) if named else ()
         if extra is None:
             base, selection = loader.build(None, named)
@@ -145,7 +149,12 @@ def load(
         costs={name: part.tokens for name, part in selection.parts.items()},
         began=began,
         stamps=selection.stamps,
+        keep=_nothing if keep else store_base,
     )
+
+
+def _nothing() -> None:
+    """There is nothing to store."""
 
 
 def _cost(messages: Iterable[Segment]) -> int:

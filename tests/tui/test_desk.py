@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from unabridged.agent.config import Flags
+from unabridged.agent.events import FilesChanged, TextPart
+from unabridged.agent.providers.scripted import Script, Turn
+from unabridged.agent.session import load_repository
 from unabridged.model.chat.tokenizer import write_ranks
+from unabridged.tui import desk as desk_module
 from unabridged.tui.desk import Desk, Start
 
 
@@ -22,3 +29,71 @@ def test_the_plan_counts_as_the_settings_say(shop: Path, tmp_path: Path) -> None
     loaded = desk.plan(lambda: False)
     assert loaded.exact
     assert loaded.tokens > sum(path.stat().st_size for path in shop.glob("shop/*.py"))
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Of each load, whether it was to be kept."""
+    made: list[bool] = []
+
+    def counted(*args: Any, keep: bool = True, **options: Any) -> Any:
+        made.append(keep)
+        return load_repository(*args, keep=keep, **options)
+
+    monkeypatch.setattr(desk_module, "load_repository", counted)
+    return made
+
+
+@pytest.fixture
+def start(shop: Path, tmp_path: Path) -> Start:
+    script = tmp_path / "script.json"
+    script.write_text(Script(turns=(Turn(content="Hello."),), order="history").model_dump_json())
+    return Start(shop, tmp_path / "sessions", Flags(model="kimi-k3"), script, cache=tmp_path / "c")
+
+
+def connected(start: Start) -> Desk:
+    desk = Desk(start)
+    desk.connect()
+    return desk
+
+
+async def test_the_load_of_the_plan_is_the_sessions(start: Start, loads: list[bool]) -> None:
+    desk = connected(start)
+    planned = desk.plan(lambda: False)
+    assert connected(start).plan(lambda: False).stored == 0  # a plan alone leaves nothing behind
+    loads.clear()
+    await desk.open()
+    assert loads == []
+    assert desk.loaded is planned
+    assert connected(start).plan(lambda: False).stored == len(planned.segments)
+    await desk.let_go()
+
+
+async def test_what_changed_since_the_plan_is_told(start: Start, shop: Path) -> None:
+    desk = connected(start)
+    desk.plan(lambda: False)
+    (shop / "shop/price.py").write_bytes(b"RATE = 0.3\n")
+    (shop / "shop/new.py").write_bytes(b"NEW = 1\n")
+    session = await desk.open()
+    async for _ in session.start((TextPart(text="Hi"),)):
+        pass
+    (told,) = (event for event in session.events if isinstance(event, FilesChanged))
+    assert sorted(told.files) == ["shop/new.py", "shop/price.py"]
+    await desk.let_go()
+
+
+@pytest.mark.parametrize("why", ["other options", "too old"])
+async def test_a_plan_that_no_longer_holds_is_not_used(
+    start: Start, loads: list[bool], monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    desk = connected(start)
+    desk.plan(lambda: False)
+    if why == "other options":
+        desk.options = replace(desk.options, exclude=("README.md",))
+    else:
+        monkeypatch.setattr(desk_module, "FRESH", -1.0)
+    await desk.open()
+    assert loads == [False, True]
+    assert desk.loaded is not None
+    assert desk.loaded.files == (2 if why == "other options" else 3)
+    await desk.let_go()

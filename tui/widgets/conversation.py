@@ -14,6 +14,7 @@ from textual.geometry import Region, Size
 from textual.message import Message
 from textual.selection import Selection
 from textual.strip import Strip
+from textual.widget import Widget
 
 from ..blocks import Transcript
 from ..paint import Painter
@@ -22,8 +23,8 @@ from .marks import SelectableView, marked
 
 GUTTER = 2
 """Cells left of each line: the mark of the selected block stands there."""
-FRAME = 1 / 20
-"""Seconds between two looks at what changed; however fast the model streams."""
+FRAME = 1 / 12
+"""Seconds between two calls of `flush`, however fast the model streams."""
 
 
 class Conversation(SelectableView):
@@ -70,12 +71,12 @@ class Conversation(SelectableView):
         self._heights: list[int] = []
         self._starts: list[int] = [0]
         self._width = 0
+        self._page = Style()
         self._before: dict[int, list[Strip]] = {}
         """Lines of the blocks that changed last, as they were shown."""
 
     def on_mount(self) -> None:
-        """Look at what changed, as often as an eye can follow."""
-        self.set_interval(FRAME, self.flush)
+        """Elapsed times go on."""
         self.set_interval(1.0, self._tick)
         self.watch(self.app, "theme", self._new_theme, init=False)
 
@@ -137,9 +138,16 @@ class Conversation(SelectableView):
         self._starts += list(accumulate(self._heights[first:], initial=self._starts[first]))[1:]
 
     def _resized(self) -> None:
+        """Tell the scroll bar how much there is. Nothing else on the screen moves, unless the bar
+        comes or goes."""
         size = Size(self.size.width, self._starts[-1])
-        if size != self.virtual_size:
-            self.virtual_size = size
+        if size == self.virtual_size:
+            return
+        if self.show_vertical_scrollbar != (size.height > self.size.height):
+            self.virtual_size = size  # lays the screen out
+            return
+        self.set_reactive(Widget.virtual_size, size)  # pyright: ignore[reportArgumentType] - of the class it is the Reactive
+        self._scroll_update(size)
 
     def _follow(self) -> None:
         self.scroll_to(y=max(self._starts[-1] - self.size.height, 0), animate=False,
@@ -190,7 +198,7 @@ class Conversation(SelectableView):
             self.refresh(Region(0, line, self.size.width, self.size.height - line))
 
     def _tick(self) -> None:
-        """Elapsed times go on."""
+        """Draw the elapsed times anew."""
         for at in range(len(self._heights) - 1, max(len(self._heights) - 12, -1), -1):
             block = self.transcript.blocks[at]
             if block.live and block.kind in ("call", "reasoning"):
@@ -206,6 +214,11 @@ class Conversation(SelectableView):
 
     # --- drawing ---------------------------------------------------------------------------------
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Some lines of the screen."""
+        self._page = self.rich_style  # of all of them; it is worked out from all parents
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
         width, palette = self.size.width, self.painter.palette
@@ -213,7 +226,7 @@ class Conversation(SelectableView):
         at, within = self._at(line)
         blocks = self.transcript.blocks
         if at >= min(len(blocks), len(self._heights)):
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self._page)
         lines = self.painter.block(blocks[at], self._room)
         if len(lines) != self._heights[at]:
             self.call_later(self._correct, at, len(lines))
@@ -223,7 +236,7 @@ class Conversation(SelectableView):
         chosen = at == self.selected and self.has_focus and within < len(lines) - 1
         gutter = Segment("▌ " if chosen else "  ", palette.accent)
         strip = Strip([gutter, *strip], GUTTER + strip.cell_length)
-        strip = strip.extend_cell_length(width).crop(0, width).apply_style(self.rich_style)
+        strip = strip.extend_cell_length(width).crop(0, width).apply_style(self._page)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(line)) is not None:
             strip = self._selected(strip, *span)

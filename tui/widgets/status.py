@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.text import Text
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.widget import Widget
 
 from ..palette import palette_of
@@ -59,18 +61,25 @@ class Status(Widget):
         self._frame += bool(activity)
         if activity or (activity, hint) != (self.activity, self.hint):
             self.activity, self.since, self.hint = activity, seconds, hint
-            self.refresh()
+            self.refresh(Region(0, 0, self.size.width, 1))
 
-    def render(self) -> Text:
-        """Two lines."""
-        p, width = palette_of(self.app.current_theme), self.size.width
+    def render_line(self, y: int) -> Strip:
+        """The activity, which changes ten times a second, or the footer, which seldom does."""
+        width = self.size.width
+        text = self._activity() if y == 0 else self._footer(width)
+        text.truncate(width, overflow="ellipsis")
+        strip = Strip(text.render(self.app.console)).extend_cell_length(width)
+        return strip.apply_style(self.rich_style)
+
+    def _activity(self) -> Text:
+        p = palette_of(self.app.current_theme)
         first = Text(no_wrap=True, overflow="ellipsis", end="")
         if self.activity:
             first.append(f"{SPINNER[self._frame % len(SPINNER)]} ", p.accent)
             first.append(f"{self.activity} ", p.strong)
             first.append(f"{duration(self.since)}  ", p.dim)
         first.append(self.hint, p.dim)
-        return Text("\n").join([first, self._footer(width)])
+        return first
 
     def _footer(self, width: int) -> Text:
         p, s = palette_of(self.app.current_theme), self.standing

@@ -24,6 +24,8 @@ class Suggestions(Widget):
 
     def offer(self, entries: Sequence[tuple[str, str]]) -> None:
         """Other entries; none closes the list."""
+        if not entries and not self.entries:
+            return  # at nearly every key: the screen is not laid out for it
         self.entries, self.at = list(entries), 0
         self.display = bool(entries)
         self.refresh(layout=True)
