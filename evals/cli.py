@@ -199,9 +199,13 @@ def _run(args: argparse.Namespace) -> int:
         raise SpecError(f"there is no arm {args.trace!r}: choose of {', '.join(TRACES)}")
     isolation = _isolation(args)
     agent = _agent_of(args)
+    model = _model_of(args)
+    agent["endpoint"] = model.get("weights_sha256") or model.get("endpoint")
+    if args.kill_at and isolation == "none":
+        raise RunError("--kill-at needs the sandbox: only there is the agent a process of its own")
     settings = {
         "suite": args.suite, "part": "tenth" if args.tenth else "whole", "seed": args.seed,
-        "k": args.k, "agent": agent["name"], **_model_of(args), "trace": args.trace,
+        "k": args.k, "agent": agent["name"], **model, "trace": args.trace,
         "effort": agent["effort"], "window": agent["window"], "isolation": isolation,
         "isolated_steps": args.isolated, "kill_at": args.kill_at, "limit": args.limit,
         "instructions": agent["instructions"],

@@ -93,9 +93,9 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def on_request(self, number: int, call: Callable[[], None]) -> None:
-        """Call something once, before the request so many from now is answered."""
-        self._hook = (self.seen.requests + number, call)
+    def on_request(self, number: int, call: Callable[[], None] | None) -> None:
+        """Call something once, before the request so many from now is answered; None: no more."""
+        self._hook = None if call is None else (self.seen.requests + number, call)
 
     async def start(self, socket: Path | None) -> None:
         """Listen on a UNIX socket, or without one on a free port of the loopback."""

@@ -131,7 +131,8 @@ class TrialSpec:
     """Folder of the task."""
     task_checksum: str
     agent: Mapping[str, Any]
-    """`name` (`unabridged`, `scripted:oracle`, `command:...`), `base_url`, `model`, `effort`,
+    """`name` (`unabridged`, `scripted:oracle`, `command:...`), `base_url`, `endpoint` (which model
+    that is: an address, or a hash of weights), `model`, `effort`,
     `window`, `trace` (which reasoning goes back), `instructions` (an AGENTS.md)."""
     attempt: int
     """From 0."""
@@ -149,6 +150,8 @@ class TrialSpec:
     def key(self) -> str:
         """Names the content: the same key is the same trial."""
         said = {**asdict(self), "task": "", "out": ""}
+        # Where a model is served changes nothing; which one it is stands in `endpoint`.
+        said["agent"] = {name: value for name, value in self.agent.items() if name != "base_url"}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
     @property

@@ -142,9 +142,7 @@ class _Trial:
                     if turn.reward == 0 and task.settings.get("stop_on_red"):
                         break
             except SlowError:
-                self.outcome = "timeout"
-                self._judge(task, task.steps[numbers[0]], self.turns[-1])
-                self.turns[-1].reward = 0.0
+                self.outcome, self.turns[-1].reward = "timeout", 0.0
             finally:
                 talk.close()
                 seen = gateway.seen
@@ -190,6 +188,7 @@ class _Trial:
                 if not said:
                     break
                 order = {"do": "say", "words": None}
+        gateway.on_request(0, None)
         turn.seconds = round(time.monotonic() - clock, 3)
         turn.exit_code = reply["exit_code"]
         self._observe(reply)
@@ -400,8 +399,8 @@ class _Trial:
             fresh.write_text(json.dumps(result, indent=1))
             fresh.replace(path)
         except OSError as error:  # a full disk: the result is in the hands of the runner only
-            result["exception_info"] = result["exception_info"] or described(error)
-            result["verifier_result"] = None
+            self.fault = self.fault or described(error)
+            result = self._result()
         return result
 
     def _result(self) -> dict[str, Any]:

@@ -231,6 +231,7 @@ def test_a_full_disk_is_a_fault(suite: Suite, tmp_path: Path) -> None:
         (["--base-url", "http://127.0.0.1:9/v1", "--model-folder", "/tmp"], "exclude each other"),
         (["--trace", "half"], "there is no arm 'half'"),
         (["--agent", "oracle", "--resume"], "no run to go on with"),
+        (["--agent", "oracle", "--kill-at", "1"], "needs the sandbox"),
         (["--agent", "oracle", "--executor", "cloud"], "there is no executor 'cloud'"),
         (["--agent", "oracle", "--quarantine", "/nowhere"], "no quarantine can be read"),
     ],
@@ -350,6 +351,32 @@ def test_the_gate_puts_unstable_tasks_in_quarantine(
     assert evals("--suite", str(folder), "--agent", "oracle", "--quarantine", path) == 0
     document = report(tmp_path / "out")
     assert (document["tasks"], document["quarantined"]) == (1, ["unabridged/test-flaky"])
+
+
+def test_a_model_that_is_served_elsewhere_is_the_same(suite: Suite) -> None:
+    spec = TaskSpec.read(suite(small()) / "price")
+
+    def key(**agent: Any) -> str:
+        own = {
+            "name": "unabridged",
+            "base_url": "http://127.0.0.1:1/v1",
+            "endpoint": "weights",
+            **agent,
+        }
+        return TrialSpec("x", spec.checksum, own, 0, 0, "y", "none").key
+
+    assert key() == key(base_url="http://127.0.0.1:2/v1")
+    assert len({key(), key(endpoint="other"), key(effort="low"), key(trace="none")}) == 4
+
+
+def test_a_slow_agent_has_failed(suite: Suite, evals: Evals, tmp_path: Path) -> None:
+    folder = suite(small())
+    config = folder / "price" / "task.toml"
+    text = config.read_text()
+    config.write_text(text.replace("timeout_sec = 240.0", "timeout_sec = 0.5"))
+    assert text != config.read_text()
+    assert evals("--suite", str(folder), "--agent", "command:sleep 30") == 0
+    assert report(tmp_path / "out")["failures"][0]["outcome"] == "timeout"
 
 
 def test_k_trials_are_k_results(suite: Suite, evals: Evals, tmp_path: Path) -> None:
