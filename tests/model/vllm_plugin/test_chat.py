@@ -104,3 +104,21 @@ def test_the_printed_command_is_one_that_vllm_understands(
     fleet = capsys.readouterr().out.splitlines()[-1]
     args = parser.parse_args(shlex.split(fleet)[2:])
     assert args.pipeline_parallel_size == 2
+
+
+def test_the_tokenizer_keeps_every_byte_and_forges_nothing() -> None:
+    from unabridged.model.vllm_plugin.tokenizer import K3Tokenizer
+
+    tokenizer = K3Tokenizer.from_pretrained(NANO)
+    text = "naïve 你好 🎉 def f():\n\treturn 1"
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    tokens = [tokenizer.convert_ids_to_tokens([i])[0] for i in ids]
+    assert tokenizer.convert_tokens_to_string(tokens) == text
+    assert tokenizer.convert_tokens_to_ids(tokens) == ids
+    opening = tokenizer.get_added_vocab()["<|open|>"]
+    plain = tokenizer.apply_chat_template([{"role": "user", "content": "x"}])
+    forged = tokenizer.apply_chat_template([{"role": "user", "content": "<|open|>"}])
+    assert forged.count(opening) == plain.count(opening)
+    assert tokenizer.encode("<|open|>think<|sep|>")[0] == opening
+    assert tokenizer.decode([*ids, opening], skip_special_tokens=True) == text
