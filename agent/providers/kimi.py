@@ -23,11 +23,9 @@ from difflib import get_close_matches
 from typing import Any, cast
 from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
-import httpx
-from httpx_sse import EventSource
-
 from ... import __version__
 from ..events import ReasoningField
+from ..http import EventSource, httpx
 from . import faults
 from .assembly import Assembly, with_ids
 from .base import Delta, Notice, ProviderError, Reply, Request, Waiting
