@@ -22,7 +22,7 @@ from acp.exceptions import RequestError
 from .. import __version__
 from ..tools.sandbox import SandboxError
 from .acp_view import AskedCall, Shown, asked_call, replayed
-from .config import ConfigError
+from .config import ConfigError, McpSection
 from .context.errors import ContextError
 from .events import AnyEvent, Decision, ImagePart, Part, Question, TextPart
 from .exits import Exit
@@ -76,6 +76,7 @@ class Agent:
             agent_capabilities=wire.AgentCapabilities(
                 load_session=True,
                 prompt_capabilities=wire.PromptCapabilities(image=True, embedded_context=True),
+                mcp_capabilities=wire.McpCapabilities(http=True),
                 session_capabilities=wire.SessionCapabilities(
                     list=wire.SessionListCapabilities(),
                     resume=wire.SessionResumeCapabilities(),
@@ -92,8 +93,8 @@ class Agent:
         self, cwd: str, mcp_servers: Sequence[Any] | None = None, **_more: Any
     ) -> wire.NewSessionResponse:
         """Load the repository at `cwd`; nothing is sent to the model yet."""
-        opening = replace(self._opening, root=_folder(cwd))
-        talk = await self._begin(lambda: opening.create(), mcp_servers)
+        opening = replace(self._opening, root=_folder(cwd), mcp=servers_of(mcp_servers or ()))
+        talk = await self._begin(opening.create)
         return wire.NewSessionResponse(session_id=talk.session.id, modes=talk.modes)
 
     async def load_session(
@@ -171,8 +172,9 @@ class Agent:
     ) -> Conversation:
         if session_id in self._open:
             await self._open.pop(session_id).close()
-        opening, root = self._opening, _folder(cwd)
-        talk = await self._begin(lambda: opening.resume(session_id), mcp_servers)
+        opening = replace(self._opening, root=_folder(cwd), mcp=servers_of(mcp_servers or ()))
+        root = opening.root
+        talk = await self._begin(lambda: opening.resume(session_id))
         if talk.session.core.root != root:
             where = talk.session.core.root
             await self.close_session(talk.session.id)
@@ -181,16 +183,8 @@ class Agent:
             )
         return talk
 
-    async def _begin(
-        self, make: Callable[[], Session], mcp_servers: Sequence[Any] | None
-    ) -> Conversation:
+    async def _begin(self, make: Callable[[], Session]) -> Conversation:
         assert self._client is not None
-        if mcp_servers:
-            names = ", ".join(str(server.name) for server in mcp_servers)
-            raise RequestError(
-                BAD_REQUEST,
-                f"MCP servers of the editor are not used ({names}): put them into your settings.",
-            )
         try:
             session = await asyncio.to_thread(make)
         except PROBLEMS as error:
@@ -340,6 +334,34 @@ def _folder(cwd: str) -> Path:
     if not path.is_absolute() or not path.is_dir():
         raise RequestError(BAD_REQUEST, f"{cwd}: no such folder; give an absolute path.")
     return path.resolve()
+
+
+class EditorServer(McpSection):
+    """A server from the editor's settings, whose values are as they stand."""
+
+    expands = False
+
+
+def servers_of(servers: Sequence[Any]) -> dict[str, McpSection]:
+    """The MCP servers that an editor brings along: its user's. Raises RequestError."""
+    found: dict[str, McpSection] = {}
+    for server in servers:
+        match server:
+            case wire.McpServerStdio():
+                env = {variable.name: variable.value for variable in server.env}
+                fields = {"command": (server.command, *server.args), "env": env}
+            case wire.HttpMcpServer():
+                headers = {header.name: header.value for header in server.headers}
+                fields = {"url": server.url, "headers": headers}
+            case _:
+                raise RequestError(
+                    BAD_REQUEST, f"MCP server {server.name}: only stdio and streamable HTTP."
+                )
+        try:
+            found[server.name] = EditorServer.model_validate(fields)
+        except ValueError as error:
+            raise RequestError(BAD_REQUEST, f"MCP server {server.name} cannot be used.") from error
+    return found
 
 
 def parts_of(prompt: Sequence[Any], root: Path) -> tuple[Part, ...]:

@@ -190,7 +190,10 @@ def _diffs(session: Session, call: Call) -> list[Any]:
 
 
 def _title(tool: str, arguments: dict[str, Any]) -> str:
-    keys = ("command", "path", "pattern", "action", "question", "status", "name")
+    if tool == "mcp":
+        words = (arguments.get(key, "") for key in ("action", "server", "tool"))
+        return " ".join((tool, *filter(None, map(str, words))))[:200]
+    keys = ("command", "path", "pattern", "action", "question", "status", "task")
     about = next((str(arguments[key]) for key in keys if key in arguments), "")
     return f"{tool} {about}".strip().partition("\n")[0][:200]
 

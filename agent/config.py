@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -91,6 +91,8 @@ class McpSection(Section):
     """For the URL; a last `$NAME` is taken from the environment."""
     timeout: float = Field(default=60.0, gt=0)
     """Seconds for one call."""
+    expands: ClassVar[bool] = True
+    """Whether `$NAME` stands for a variable."""
     effects: dict[str, tuple[EffectKind, ...]] = {}
     """Tool, or `*` for the others -> effects it has besides being called."""
 

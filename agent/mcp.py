@@ -113,7 +113,7 @@ class Host:
     async def _start(self) -> tuple[Offer, ...]:
         """The tools of the running server. Raises ToolError where it cannot be had."""
         async with self._starting:
-            running = self._process is not None and self._process.returncode is None
+            running = self._reader is not None and not self._reader.done()
             if running and self._offers is not None:
                 return self._offers
             await self.stop()
@@ -122,7 +122,9 @@ class Host:
             section = self._section
             self._end = ""
             try:
-                environment, headers = expanded(section.env), expanded(section.headers)
+                environment, headers = section.env, section.headers
+                if section.expands:
+                    environment, headers = expanded(environment), expanded(headers)
             except KeyError as error:
                 raise ToolError(f"{self._name} needs {error.args[0]} in the environment.") from None
             self._process = process = await asyncio.create_subprocess_exec(
@@ -168,10 +170,7 @@ class Host:
                 future = self._answers.get(message.get("id", 0))
                 if future is not None and not future.done():
                     future.set_result(message)
-        why = self._end or "it ended without a word"
-        for future in self._answers.values():
-            if not future.done():
-                future.set_exception(ToolError(f"{self._name} has failed: {why}."))
+        self._fail(f"has failed: {self._end or 'it ended without a word'}")
         self._kill(process)
 
     async def stop(self) -> None:
@@ -185,6 +184,13 @@ class Host:
                 await process.wait()
         if self._reader is not None:
             self._reader.cancel()
+        self._fail("was ended")
+
+    def _fail(self, why: str) -> None:
+        """Tell every call that is still open."""
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(ToolError(f"{self._name} {why}."))
 
     def _kill(self, process: asyncio.subprocess.Process) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from ..tools.sandbox import Mode as SandboxMode
-from .config import LOCAL, Config, Flags, data_folder, load_config, without_secrets
+from .config import LOCAL, Config, Flags, McpSection, data_folder, load_config, without_secrets
 from .connect import connect, pricing, scripted, with_model
 from .context.errors import Stop, never
 from .context.selection import Options
@@ -44,6 +44,8 @@ class Opening:
     """Follow the repository's AGENTS.md and settings, whether or not they are trusted."""
     context: Options = field(default_factory=Options)
     cache: Path | None = field(default_factory=cache_folder)
+    mcp: Mapping[str, McpSection] = field(default_factory=dict[str, McpSection])
+    """Servers of tools, besides those of the settings."""
 
     def create(self, task: str = "", stop: Stop = never) -> Session:
         """A new session. Files that the `task` names are loaded whole, if they can be. Blocking.
@@ -106,7 +108,7 @@ class Opening:
             context=self.context,
             counter=counter(config.vocabulary),
             cache=self.cache,
-            mcp=config.mcp,
+            mcp={**config.mcp, **self.mcp},
             subagents=True,
         )  # fmt: skip
 

@@ -244,7 +244,8 @@ _flush = getattr(os, "fdatasync", os.fsync)
 
 
 def _lock(path: Path) -> FileLock:
-    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600)
+    # A session may be opened in one thread and closed in another.
+    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:

@@ -304,6 +304,21 @@ async def test_what_cannot_be_is_a_plain_error_and_the_agent_lives_on(bench: Ben
             await agent.load_session(cwd=str(bench.repo), session_id="x", mcp_servers=[])
 
 
+async def test_mcp_servers_of_the_editor_are_used_and_asked_about(bench: Bench) -> None:
+    servers = Path(__file__).with_name("mcp_servers.py")
+    stdio = wire.McpServerStdio(
+        name="letters", command=sys.executable, args=[str(servers), "good"],
+        env=[wire.EnvVariable(name="TOKEN", value="pa$word")],
+    )  # fmt: skip
+    use = turn(call("mcp", action="call", server="letters", tool="environment", arguments={}))
+    async with bench.editor(use, FINISH) as (editor, agent):
+        new = await agent.new_session(cwd=str(bench.repo), mcp_servers=[stdio])
+        await agent.prompt(session_id=new.session_id, prompt=say("Which token?"))
+    assert [asked.title for asked, _ in editor.asked] == ["mcp call letters environment"]
+    result = next(event for event in bench.log if event["type"] == "tool_result")
+    assert json.loads(result["text"])["token"] == "pa$word"
+
+
 async def test_files_and_images_of_the_editor_reach_the_model(bench: Bench) -> None:
     prompt = [
         acp.text_block("Look:"),

@@ -216,6 +216,32 @@ def gone(pid: int) -> None:
     pytest.fail(f"process {pid} was left running")
 
 
+async def test_calls_that_run_beside_one_that_hangs_are_told(hub: Any, tmp_path: Path) -> None:
+    servers = hub(bad=server("hang", tmp_path / "pid", timeout=3))
+    outcomes = await asyncio.gather(
+        *(servers.call("bad", "go", {}) for _ in range(3)), return_exceptions=True
+    )
+    assert [type(outcome) for outcome in outcomes] == [ToolError] * 3
+
+
+def test_no_server_outlives_the_harness(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    code = (
+        "import asyncio, os, sys\n"
+        "from pathlib import Path\n"
+        "from unabridged.agent.config import McpSection\n"
+        "from unabridged.agent.mcp import Hub\n"
+        "async def main():\n"
+        "    section = McpSection(command=tuple(sys.argv[1:]))\n"
+        "    await Hub({'bad': section}, Path()).offers('bad')\n"
+        "    os._exit(7)\n"
+        "asyncio.run(main())\n"
+    )
+    words = [sys.executable, "-c", code, *server("hang", mark).command]
+    assert subprocess.run(words, check=False, timeout=120).returncode == 7
+    gone(int(mark.read_text()))
+
+
 async def test_a_session_outlives_a_server_that_crashes(bench: Any, tmp_path: Path) -> None:
     go = look("call", "bad", tool="go", arguments={})
     session = await bench.play(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,10 @@ def test_session_ids_are_unique_and_file_safe() -> None:
 def test_lines_hold_what_was_appended(tmp_path: Path) -> None:
     path = write_log(tmp_path, sample())
     assert [from_line(line) for line in path.read_bytes().splitlines()] == read(path)
+
+
+def test_a_log_opened_in_one_thread_is_let_go_in_another(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        store = pool.submit(Store.create, tmp_path, "s").result()
+    store.close()
+    Store.open(tmp_path, "s").close()
