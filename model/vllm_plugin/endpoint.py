@@ -30,9 +30,9 @@ class StateStoreCard:
             return JSONResponse(with_card(bytes(answer.body), raw_request.app.state.keeps_states))
 
     async def init_state(self, engine_client: Any, state: Any, args: Any) -> None:
-        transfer = getattr(args, "kv_transfer_config", None)
-        connector = getattr(transfer, "kv_connector", None)
-        state.keeps_states = connector == "StateStoreConnector"
+        transfer = getattr(args, "kv_transfer_config", None) or {}  # as parsed, or its JSON
+        settings = transfer if isinstance(transfer, dict) else vars(transfer)
+        state.keeps_states = settings.get("kv_connector") == "StateStoreConnector"
 
 
 def with_card(body: bytes, keeps_states: bool) -> Any:
