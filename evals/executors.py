@@ -95,7 +95,8 @@ class RayExecutor:
                 "the executor ray needs Ray: install it with `pip install ray`"
             ) from None
         self._ray: Any = ray
-        options = {"address": address} if address else {"num_cpus": jobs}
+        here = {"num_cpus": jobs, "include_dashboard": False}
+        options: dict[str, Any] = {"address": address} if address else here
         self._ray.init(**options, log_to_driver=False, ignore_reinit_error=True)
         # Which failures are tried again is decided by the results, not by the cluster.
         self._remote: Any = self._ray.remote(num_cpus=1, max_retries=0)(run_trial)
