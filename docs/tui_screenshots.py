@@ -15,7 +15,8 @@ from unabridged.agent.providers.scripted import Script, ScriptedCall, Turn
 from unabridged.tui.app import UnabridgedApp
 from unabridged.tui.desk import Start
 from unabridged.tui.memory import Memory
-from unabridged.tui.widgets.cards import ApprovalCard, PlanCard
+from unabridged.tui.widgets.approval_card import ApprovalCard
+from unabridged.tui.widgets.plan_card import PlanCard
 
 IMAGES = Path(__file__).with_name("images")
 FILES = {

@@ -42,34 +42,28 @@ from ..agent.events import (
 )
 from ..agent.exits import Exit
 from ..agent.providers.base import Delta
-from ..agent.remember import asked, remember, scope_for
 from ..agent.run_cli import read_image
-from ..agent.session import Pending, Session, SessionError
-from ..agent.store import StoreError
-from ..agent.view import ReplayError
-from ..tools.base import ToolError
-from ..tools.sandbox import SandboxError
+from ..agent.session import Session, SessionError
 from .actions import Actions
-from .blocks import Block, Call, Transcript, words_of
+from .asking import Asking
+from .blocks import Transcript, words_of
 from .commands import COMMANDS
-from .desk import Desk, Start
+from .desk import TROUBLES, Desk, Start
 from .files import FileIndex
 from .memory import Memory
+from .own_command import run_own_command
+from .standing import standing
 from .text import one_line
 from .themes import DARK, LIGHT, usual_theme
-from .widgets.cards import (
-    ApprovalCard,
-    Card,
-    LoadCard,
-    PlanCard,
-    QuestionCard,
-    Verdict,
-    plan_words,
-)
+from .widgets.approval_card import ApprovalCard
+from .widgets.card import Card
 from .widgets.choices import Choices
 from .widgets.conversation import FRAME, Conversation
+from .widgets.load_card import LoadCard, plan_words
+from .widgets.plan_card import PlanCard
 from .widgets.prompt import Prompt
-from .widgets.status import Standing, Status
+from .widgets.question_card import QuestionCard
+from .widgets.status import Status
 from .widgets.suggestions import Suggestions
 
 W = TypeVar("W", bound=Widget)
@@ -79,10 +73,6 @@ LAST_SECONDS = 6.0
 TINY = 20
 SHORT = 32
 """Rows below which cards leave more of the screen to the choices."""
-TROUBLES = (
-    ConfigError, ContextError, SandboxError, SessionError, StoreError, ReplayError, ToolError, OSError,
-)  # fmt: skip
-"""What can go wrong with a session for reasons that its text says."""
 _TURNS = (Decision, Effects, Approval, Question, Answer, Plan, ScopeGranted, ToolResult,
           Interruption, RunStarted, RunEnded)  # fmt: skip
 """Events after which something else may wait for the user."""
@@ -111,6 +101,7 @@ class UnabridgedApp(App[None]):
         self.transcript = Transcript()
         self.files = FileIndex(start.root)
         self.actions = Actions(self)
+        self.asking = Asking(self)
         self.notes: list[str] = []
         """What the user's own commands gave, for the next message."""
         self._theme = theme
@@ -207,7 +198,7 @@ class UnabridgedApp(App[None]):
         """The card that is shown."""
         return self._card
 
-    def _put_card(self, card: Card | None) -> None:
+    def put_card(self, card: Card | None) -> None:
         """Show another card, or none."""
         self._card = card
         self.tray.remove_children()
@@ -271,7 +262,7 @@ class UnabridgedApp(App[None]):
         patterns = {name: list(getattr(self.desk.options, name))
                     for name in ("include", "exclude", "outline")}  # fmt: skip
         card = LoadCard(self.desk.root.name, patterns)
-        self._put_card(card)
+        self.put_card(card)
         self._stop_plan.set()
         self._stop_plan = threading.Event()
         self._plan(card, self._stop_plan)
@@ -325,7 +316,7 @@ class UnabridgedApp(App[None]):
         """The load plan is agreed to."""
         self._accepted = True
         if isinstance(self.card, LoadCard):
-            self._put_card(None)
+            self.put_card(None)
 
     def begin_anew(self) -> None:
         """A fresh start in the same repository."""
@@ -344,7 +335,7 @@ class UnabridgedApp(App[None]):
             self.transcript.note(str(error), "bad")
             return False
         self._accepted = True
-        self._put_card(None)
+        self.put_card(None)
         self.transcript = Transcript()
         events_ = list(session.events)
         for position, event in enumerate(events_):
@@ -378,7 +369,8 @@ class UnabridgedApp(App[None]):
             return
         if text.startswith("!"):
             self._keep(text)
-            self._own = asyncio.create_task(self._own_command(text[1:].strip()))
+            if command := text[1:].strip():
+                self._own = asyncio.create_task(self._own_command(command))
             return
         try:
             parts = self._parts(text)
@@ -401,6 +393,15 @@ class UnabridgedApp(App[None]):
         self._keep(text)
         self.accept()
         self.run_turn(parts)
+
+    async def _own_command(self, command: str) -> None:
+        try:
+            told = await run_own_command(command, self.desk, self.transcript)
+            if told is not None:
+                self.notes.append(told)
+        finally:
+            self._own = None
+            self.show_standing()
 
     @work(group="command")
     async def _command(self, line: str) -> None:
@@ -455,7 +456,7 @@ class UnabridgedApp(App[None]):
             self.transcript.status = ""
             if self._status is not None:
                 self.show_standing()
-                self._ask()
+                self.asking.show()
         if not self._leaving and self._status is not None:
             self._after_turn()
 
@@ -480,7 +481,7 @@ class UnabridgedApp(App[None]):
             self.transcript.status = "waiting for the model"
             self.show_standing()
         elif isinstance(item, _TURNS):
-            self.call_next(self._ask)
+            self.call_next(self.asking.show)
             self.show_standing()
 
     def _show_queue(self) -> None:
@@ -499,83 +500,7 @@ class UnabridgedApp(App[None]):
             if parts:
                 self.prompt.put(words_of(parts))
 
-    # --- the user's own commands -------------------------------------------------------------------
-
-    async def _own_command(self, command: str) -> None:
-        """`!command`: the user's own act."""
-        if not command:
-            return
-        at = self.transcript.append(
-            Block("call", call=Call(name="!", arguments={"command": command}, state="running"),
-                  live=True, began=time.monotonic())
-        )  # fmt: skip
-        block = self.transcript.blocks[at]
-        call = block.call
-        assert call is not None
-
-        def progress(text: str) -> None:
-            call.output += text
-            block.version += 1
-            with contextlib.suppress(ValueError):
-                self.transcript.changed.add(self.transcript.blocks.index(block))
-
-        try:
-            session = await self.desk.open()
-            result = await session.shell(command, progress)
-            call.result, call.exit_code = result.text, result.exit_code
-            call.state = "failed" if result.error or result.exit_code else "done"
-            self.notes.append(f"I ran `{command}` myself:\n{result.text}")
-        except asyncio.CancelledError:
-            call.state, call.why = "failed", "stopped"
-        except TROUBLES as error:
-            call.state, call.why = "denied", str(error)
-        finally:
-            call.output = "" if call.result else call.output
-            block.live, block.seconds = False, time.monotonic() - block.began
-            progress("")
-            self._own = None
-            self.show_standing()
-
     # --- what waits for the user -------------------------------------------------------------------
-
-    def _ask(self) -> None:
-        """Show the card for what waits first, or none."""
-        session = self.session
-        if session is None or not self._at_work:
-            if not isinstance(self.card, LoadCard | None):
-                self._put_card(None)
-                self.prompt.focus()
-            return
-        pending, questions = session.pending, session.questions
-        shown = self.card
-        if pending:
-            first = pending[0]
-            if isinstance(shown, ApprovalCard | PlanCard) and shown.pending == first:
-                return
-            place = f" · 1 of {len(pending)}" if len(pending) > 1 else ""
-            self._show_card(self._approval(session, first, place))
-        elif questions:
-            if isinstance(shown, QuestionCard) and shown.question == questions[0]:
-                return
-            self._show_card(QuestionCard(questions[0]))
-        elif shown is not None:
-            self._put_card(None)
-            self.prompt.focus()
-            self.conversation.refresh()
-
-    def _approval(self, session: Session, pending: Pending, place: str) -> Card:
-        core = session.core
-        if pending.tool == "propose_plan":
-            plan = next((e for e in reversed(session.events) if isinstance(e, Plan)), None)
-            if plan is not None:
-                return PlanCard(pending, plan.text, plan.scope, place)
-        wanted = asked(pending.effects, core.rules, core.state.scope)
-        return ApprovalCard(pending, wanted or pending.effects, place, core.state.scope is not None)
-
-    def _show_card(self, card: Card) -> None:
-        self._put_card(card)
-        if not self.app_focus:
-            self.bell()
 
     @on(ApprovalCard.Said)
     def _said(self, event: ApprovalCard.Said) -> None:
@@ -584,36 +509,17 @@ class UnabridgedApp(App[None]):
         if session is None:
             return
         try:
-            self._decide(session, event.call_id, verdict)
+            self.asking.decide(session, event.call_id, verdict)
         except SessionError as error:
             self.notify(str(error), severity="error", markup=False)
-        self._ask()
-
-    def _decide(self, session: Session, call_id: str, verdict: Verdict) -> None:
-        pending = next((p for p in session.pending if p.call_id == call_id), None)
-        if pending is None:
-            return
-        wanted = asked(pending.effects, session.core.rules, session.core.state.scope)
-        if verdict.say == "no":
-            session.deny(call_id, verdict.reason)
-            return
-        if verdict.say == "always" and verdict.rules:
-            try:
-                path = remember(verdict.rules)
-                self.transcript.note(f"Rule added to {path}", "good")
-            except ConfigError as error:
-                self.notify(str(error), severity="error", timeout=8, markup=False)
-            session.allow(verdict.rules)
-        session.approve(call_id, scope=verdict.scope)
-        if verdict.say == "task":
-            session.widen(scope_for(wanted))
+        self.asking.show()
 
     @on(QuestionCard.Answered)
     def _answered(self, event: QuestionCard.Answered) -> None:
         event.stop()
         if self.session is not None and self.session.questions:
             self.session.answer(event.text)
-            self._ask()
+            self.asking.show()
 
     @on(Choices.Stray)
     def _stray(self, event: Choices.Stray) -> None:
@@ -815,53 +721,3 @@ class UnabridgedApp(App[None]):
         """Bring the footer up to date."""
         if (status := self._status) is not None:
             status.show(standing(self.desk))
-
-
-def standing(desk: Desk) -> Standing:
-    """What the footer says."""
-    session = desk.session
-    if session is None:
-        loaded = desk.loaded
-        used = loaded.tokens if loaded is not None else 0
-        return Standing(
-            model=desk.model,
-            endpoint=_host(desk.endpoint),
-            effort=desk.config.effort if desk.config is not None else "",
-            window=desk.window,
-            used=used,
-            next=desk.price_of(used) if used else None,
-            mode=desk.start.mode,
-            sandbox=desk.start.sandbox,
-        )
-    core, state = session.core, session.core.state
-    from ..agent.events import AssistantMessage, Usage
-
-    replies = (e for e in reversed(session.events) if isinstance(e, AssistantMessage) and e.usage)
-    last = next(replies, None)
-    usage = last.usage if last is not None else None
-    used = core.estimate
-    warm = min(usage.prompt + usage.completion, used) if usage is not None else 0
-    following = session.settings.price(Usage(prompt=used, cached=warm, completion=0))
-    scope = state.scope
-    return Standing(
-        model=session.settings.model,
-        endpoint=_host(desk.endpoint),
-        effort=session.settings.effort,
-        window=session.provider.window,
-        used=used,
-        cached=usage.cached / usage.prompt if usage is not None and usage.prompt else None,
-        spent=state.spent.cost,
-        next=following,
-        steps=state.spent.steps,
-        scope=", ".join(scope.paths) if scope is not None else "",
-        mode=core.mode,
-        sandbox="on" if session.processes.sandbox.active else "off",
-        jobs=len(session.processes.live_jobs()),
-    )
-
-
-def _host(endpoint: str) -> str:
-    """An endpoint in few characters."""
-    from urllib.parse import urlsplit
-
-    return urlsplit(endpoint).netloc or endpoint

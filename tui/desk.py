@@ -19,12 +19,26 @@ from ..agent.fork import fork
 from ..agent.handover import instructions as kept_instructions
 from ..agent.policy import Mode, Rule
 from ..agent.providers.base import Provider
-from ..agent.session import Session, Settings, load_repository, options_of, what_to_load
-from ..agent.store import find, read
+from ..agent.session import (
+    Session,
+    SessionError,
+    Settings,
+    load_repository,
+    options_of,
+    what_to_load,
+)
+from ..agent.store import StoreError, find, read
 from ..agent.trust import Trusted, examine, grant
+from ..agent.view import ReplayError
+from ..tools.base import ToolError
+from ..tools.sandbox import SandboxError
 
 DEFAULT_WINDOW = 1_048_576
 """Of K3, as long as no model is there to say its own."""
+TROUBLES = (
+    ConfigError, ContextError, SandboxError, SessionError, StoreError, ReplayError, ToolError, OSError,
+)  # fmt: skip
+"""What can go wrong with a session for reasons that its text says."""
 FRESH = 60.0
 """Seconds for which the load of a plan serves; an older one is made anew."""
 

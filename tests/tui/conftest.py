@@ -13,7 +13,7 @@ import pytest
 from textual.pilot import Pilot
 
 from unabridged.agent.config import Flags
-from unabridged.agent.providers.scripted import Script, ScriptedCall, Turn
+from unabridged.agent.providers.scripted import Script, Turn
 from unabridged.tui.app import UnabridgedApp
 from unabridged.tui.desk import Start
 from unabridged.tui.memory import Memory
@@ -23,26 +23,6 @@ FILES = {
     "shop/cart.py": b"from .price import total\n\n\ndef checkout(items):\n    return total(sum(items))\n",
     "README.md": b"# Shop\n\nA small shop.\n",
 }
-
-
-def call(name: str, **arguments: Any) -> ScriptedCall:
-    return ScriptedCall(name=name, arguments=arguments)
-
-
-def turn(*calls: ScriptedCall, **fields: Any) -> Turn:
-    return Turn(calls=calls, **fields)
-
-
-EDIT = call("edit", path="shop/price.py", old="def total(net)", new="def gross(net)")
-EDIT_CART = call("edit", path="shop/cart.py", old="import total", new="import gross")
-FINISH = call("finish", status="done", summary="Renamed `total` to `gross`.")
-PLAN = call(
-    "propose_plan",
-    plan="1. Rename `total` to `gross` in `shop/price.py`.\n2. Follow it in `shop/cart.py`.",
-    paths=["shop/"],
-    commands=[["pytest", "*"]],
-    not_touch=["README.md"],
-)
 
 
 @pytest.fixture

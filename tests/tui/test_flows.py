@@ -28,7 +28,10 @@ from unabridged.tui.screens.changes import Changes
 from unabridged.tui.screens.page import Page
 from unabridged.tui.screens.picker import Picker
 from unabridged.tui.widgets import choices
-from unabridged.tui.widgets.cards import ApprovalCard, LoadCard, PlanCard, QuestionCard
+from unabridged.tui.widgets.approval_card import ApprovalCard
+from unabridged.tui.widgets.load_card import LoadCard
+from unabridged.tui.widgets.plan_card import PlanCard
+from unabridged.tui.widgets.question_card import QuestionCard
 
 NEW = b"RATE = 0.2\n\n\ndef gross(net):\n    return net * (1 + RATE)\n"
 

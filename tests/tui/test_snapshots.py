@@ -14,7 +14,8 @@ from unabridged.agent.providers.scripted import ScriptedCall, Turn
 from unabridged.tui import paint
 from unabridged.tui.app import UnabridgedApp
 from unabridged.tui.widgets import status
-from unabridged.tui.widgets.cards import ApprovalCard, PlanCard
+from unabridged.tui.widgets.approval_card import ApprovalCard
+from unabridged.tui.widgets.plan_card import PlanCard
 
 FOLDER = Path(__file__).with_name("snapshots")
 ANSWER = """I will rename it in **two steps**:
