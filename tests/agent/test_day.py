@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,6 @@ class Day:
         self.codes: Counter[int] = Counter()
         self.kept = b""
         """The log as it was when the last process ended, without a torn tail."""
-        self.hours = 0.0
         (bench.repo / "journal.txt").write_text(
             "# The journal.\nstep 0\n".replace("step 0", "step 1")
         )
@@ -59,7 +58,7 @@ class Day:
         repo = self.bench.repo
         plan: dict[str, Any] = {
             "repo": str(repo), "sessions": str(self.bench.sessions), "lines": self.lines,
-            "seed": self.seed + self.launches, "resume": self.launches > 0, "hours": self.hours,
+            "seed": self.seed + self.launches, "resume": self.launches > 0, "hours": self._hours(),
             "step_seconds": self.step_seconds, "file_limit": None,
             "faults": 0.2 if kind == "endpoint" else 0.0,
             "steps": self.kept.count(ASSISTANT) + self.dice.randrange(10, 10 + self.lines // 16),
@@ -67,8 +66,7 @@ class Day:
         if kind == "disk":
             plan["file_limit"] = (len(self.kept) or 40_000) + self.dice.randrange(2_000, 30_000)
         if kind == "clock":
-            self.hours += self.dice.choice((-1.0, 2.0))
-            plan["hours"] = self.hours
+            plan["hours"] += self.dice.choice((-1.0, 2.0))
         lock = repo / ".git/index.lock"
         if kind == "lock":
             lock.touch()
@@ -99,6 +97,13 @@ class Day:
         self.codes[code] += 1
         self._nothing_lost()
         return code
+
+    def _hours(self) -> float:
+        """How far the log's clock is ahead, so that the next process goes on from there."""
+        if not self.kept:
+            return 0.0
+        last = datetime.fromisoformat(json.loads(self.kept.splitlines()[-1])["at"])
+        return (last - datetime.now(UTC)).total_seconds() / 3600
 
     def _edit(self, stop: threading.Event) -> None:
         """Somebody else, in the same repository: another file, and the head of the journal."""
