@@ -86,7 +86,9 @@ def set_by_hand(mla: GatedMLA) -> None:
     mla.kv_a_proj_with_mqa.weight.data[mla.latent - 1, -1] = 1  # hay's latent
 
 
-@pytest.mark.parametrize("length", [3_000, pytest.param(65_536, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "length", [3_000, pytest.param(65_536, marks=[pytest.mark.long, pytest.mark.timeout(1800)])]
+)
 def test_needles_are_found_and_only_what_is_there(finder: K3, length: int) -> None:
     hay = torch.randint(FILL, 512, (length,), generator=torch.Generator().manual_seed(0)).tolist()
     early, late = length // 50, length * 2 // 3
