@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -52,6 +53,8 @@ def add_commands(
         description="Talk to a checkpoint. Reasoning is shown before the answer, and kept.",
     )
     chat.add_argument("--prompt", metavar="TEXT", help="ask this and end; - reads standard input")
+    chat.add_argument("--image", action="append", type=Path, default=[], metavar="FILE",
+                      help="an image that goes with the first message; may be repeated")  # fmt: skip
     chat.add_argument("--system", metavar="TEXT", help="a system message")
     chat.add_argument("--effort", choices=["low", "high", "max"])
     chat.add_argument("--max-tokens", type=int, metavar="N", help="(default: the whole window)")
@@ -117,6 +120,7 @@ def _chat(args: argparse.Namespace) -> int:
     messages: list[dict[str, Any]] = []
     if args.system:
         messages.append({"role": "system", "content": args.system})
+    images = [_image_part(path) for path in args.image]
     engine, tokenizer = _open(args)
     try:
         with asyncio.Runner() as runner:
@@ -124,7 +128,8 @@ def _chat(args: argparse.Namespace) -> int:
                 asked = _asked(args)
                 if asked is None:
                     return 0
-                turn = [*messages, {"role": "user", "content": asked}]
+                content = [*images, {"type": "text", "text": asked}] if images else asked
+                turn = [*messages, {"role": "user", "content": content}]
                 try:
                     finish = runner.run(_answer(engine, tokenizer, turn, args))
                 except KeyboardInterrupt:
@@ -139,9 +144,18 @@ def _chat(args: argparse.Namespace) -> int:
                     continue
                 if args.prompt is not None:
                     return 0
-                messages = [*turn, _message(finish)]
+                messages, images = [*turn, _message(finish)], []
     finally:
         engine.close()
+
+
+def _image_part(path: Path) -> dict[str, Any]:
+    """A file as a message's part. Raises `ValueError`."""
+    try:
+        data = base64.b64encode(path.read_bytes()).decode()
+    except OSError as error:
+        raise ValueError(f"--image {path}: {error.strerror or error}") from None
+    return {"type": "image_url", "image_url": {"url": f"data:;base64,{data}"}}
 
 
 def _asked(args: argparse.Namespace) -> str | None:

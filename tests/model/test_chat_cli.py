@@ -58,6 +58,8 @@ def test_a_conversation_on_standard_input(checkpoint: Path) -> None:
     [
         (["--prompt", "hi " * 5000], "the context window is 4,096 tokens"),
         (["--json"], "--json needs --prompt"),
+        (["--prompt", "hi", "--image", "/no/such.png"], "--image /no/such.png: No such file"),
+        (["--prompt", "hi", "--image", __file__], "content[0] is an image; this model reads text"),
     ],
 )
 def test_a_question_that_cannot_be_asked(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import base64
 import io
+import json
 import math
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from unabridged.cli import main
 from unabridged.model.chat.tokenizer import Tokenizer, write_ranks
 from unabridged.model.checkpoint import save_model
 from unabridged.model.config import ConfigError, K3Config
@@ -371,6 +373,31 @@ def test_a_second_turn_does_not_look_again(
     finally:
         served.close()
     assert looked == [(1, 4, 6), (1, 8, 4)]
+
+
+def test_an_image_on_the_command_line(
+    seeing: tuple[Path, K3],
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder, model = seeing
+    data = encoded(noise(50, 90))
+    (tmp_path / "a.png").write_bytes(data)
+    words = ["model", "chat", "--weights", str(folder), "--no-states", "--temperature", "0"]
+    words += [
+        "--max-tokens",
+        "2",
+        "--image",
+        str(tmp_path / "a.png"),
+        "--prompt",
+        "What?",
+        "--json",
+    ]
+    assert main(words) == 0
+    reasoning = json.loads(capsys.readouterr().out)["message"]["reasoning_content"]
+    said = say(model, tokenizer, [user(image_part(data), "What?")], 2)
+    assert reasoning == tokenizer.decode(said)
 
 
 def test_a_model_without_a_tower_refuses_in_plain_words(checkpoint: Path, over_http: Any) -> None:
