@@ -47,7 +47,7 @@ types: venv
 
 # Where everything must be checked, a missing program is a failure and not a skip.
 check: export UNABRIDGED_CHECK = 1
-check: test lint types referee
+check: test lint types referee vllm
 
 # Another implementation of K3, without what it needs on accelerators.
 referee: venv
