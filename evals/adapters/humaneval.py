@@ -45,7 +45,8 @@ def material(problem: dict[str, Any]) -> Material:
     """A problem as a task: complete the function in solution.py."""
     name, prompt = problem["entry_point"], problem["prompt"]
     hidden = (
-        f"import unittest\n\nfrom solution import {name}\n\n{problem['test']}\n\n"
+        # Some tests use helpers of the prompt, so all names are taken in.
+        f"import unittest\n\nfrom solution import *\n\n{problem['test']}\n\n"
         "class Hidden(unittest.TestCase):\n"
         f"    def test_it(self):\n        check({name})\n"
     )
