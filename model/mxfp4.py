@@ -63,12 +63,17 @@ def unpack(packed: Tensor, scale: Tensor, dtype: torch.dtype = torch.bfloat16) -
 
 def fake_quantize(weight: Tensor) -> Tensor:
     """The weight as MXFP4 would hold it, in its own dtype; gradients pass straight through."""
-    return _StraightThrough.apply(weight, _through_mxfp4)
+    return straight_through(weight, _through_mxfp4)
 
 
 def fake_quantize_activation(x: Tensor) -> Tensor:
     """The activation as MXFP8 would hold it, in its own dtype; gradients pass straight through."""
-    return _StraightThrough.apply(x, _through_mxfp8)
+    return straight_through(x, _through_mxfp8)
+
+
+def straight_through(x: Tensor, rounding: Callable[[Tensor], Tensor]) -> Tensor:
+    """`rounding` of x; gradients pass as if nothing were rounded."""
+    return _StraightThrough.apply(x, rounding)
 
 
 def _through_mxfp4(weight: Tensor) -> Tensor:

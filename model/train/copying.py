@@ -8,12 +8,13 @@ user's words. These samples have that in every line, and are short. Everything i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..chat.render import render
 from ..chat.tokenizer import Tokenizer
 from .packing import Part, Sample, sample_of_parts, sample_of_segments
+from .renaming import spellings, spelt
 
 _ONSETS = ("b", "bl", "br", "c", "ch", "cl", "cr", "d", "dr", "f", "fl", "fr", "g", "gl", "gr", "h",
            "j", "k", "kl", "l", "m", "n", "p", "pl", "pr", "qu", "r", "s", "sc", "sh", "sk", "sl",
@@ -24,8 +25,10 @@ _CODAS = ("", "", "", "b", "ck", "d", "ft", "g", "l", "ll", "m", "n", "nd", "ng"
 _FOLDERS = ("src", "lib", "core", "app", "tests", "utils")
 
 
-def word(rng: random.Random) -> str:
-    """A word of one to three random syllables."""
+def word(rng: random.Random, pieces: Sequence[str]) -> str:
+    """A word of one to three random syllables, or as many random tokens of letters if given any."""
+    if pieces and rng.random() < 0.5:
+        return spelt(rng, pieces)
     return "".join(
         rng.choice(_ONSETS) + rng.choice(_NUCLEI) + rng.choice(_CODAS)
         for _ in range(rng.choice((1, 1, 2, 2, 3)))
@@ -35,15 +38,15 @@ def word(rng: random.Random) -> str:
 class Names:
     """A sample's own words, few enough that its names share pieces, as the names of a code do."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.words = [word(rng) for _ in range(rng.randint(4, 24))]
+    def __init__(self, rng: random.Random, pieces: Sequence[str] = ()) -> None:
+        self.rng, self.pieces = rng, pieces
+        self.words = [word(rng, pieces) for _ in range(rng.randint(4, 24))]
 
     def name(self) -> str:
         """An identifier: snake_case, CamelCase, CONSTANT or one word, at times with a digit."""
         rng = self.rng
         words = [
-            rng.choice(self.words) if rng.random() < 0.7 else word(rng)
+            rng.choice(self.words) if rng.random() < 0.7 else word(rng, self.pieces)
             for _ in range(rng.choice((1, 2, 2, 2, 3, 3)))
         ]
         style = rng.random()
@@ -80,9 +83,10 @@ def drill(rng: random.Random, tokenizer: Tokenizer) -> Sample:
     return Sample(once * times, [0.0] * period + [1.0] * again, exact, "copy/drill")
 
 
-def repeat(rng: random.Random) -> list[Part]:
+def repeat(some: Names) -> list[Part]:
     """Names, then the same names again."""
-    names = Names(rng).names(rng.randint(4, 20))
+    rng = some.rng
+    names = some.names(rng.randint(4, 20))
     gap = rng.choice((" ", "\n", ", ", ' "', "(", "/"))
     parts = [Part(gap.join(names) + "\n\n")]
     for name in names:
@@ -90,9 +94,9 @@ def repeat(rng: random.Random) -> list[Part]:
     return parts
 
 
-def recall(rng: random.Random) -> list[Part]:
+def recall(some: Names) -> list[Part]:
     """A dictionary, then its values by key."""
-    some = Names(rng)
+    rng = some.rng
     keys = some.names(rng.randint(3, 14))
     between = rng.choice((" = ", ": ", " -> "))
     values = [some.path() if rng.random() < 0.3 else some.name() for _ in keys]
@@ -103,19 +107,19 @@ def recall(rng: random.Random) -> list[Part]:
     return parts
 
 
-def lines(rng: random.Random) -> list[Part]:
+def lines(some: Names) -> list[Part]:
     """Lines of code, each numbered; then lines by their number."""
-    code = code_lines(Names(rng), rng.randint(4, 14))
+    code = code_lines(some, some.rng.randint(4, 14))
     parts = [Part("".join(f"{n}: {line}\n" for n, line in enumerate(code, 1)) + "\n")]
+    rng = some.rng
     for n in rng.choices(range(len(code)), k=rng.randint(3, len(code) + 2)):
         parts += [Part(f"{n + 1}: "), Part(code[n], 1.0, exact=True), Part("\n", 1.0)]
     return parts
 
 
-def replaced(rng: random.Random) -> list[Part]:
+def replaced(some: Names) -> list[Part]:
     """Lines of code, then the same lines with one name in place of another."""
-    some = Names(rng)
-    old, new, *others = some.names(rng.randint(4, 8))
+    old, new, *others = some.names(some.rng.randint(4, 8))
     code = [line for line in code_lines(some, 8, [old, *others]) if old in line]
     code = code or [f"{old} = {others[0]}"]
     parts = [Part(f"{old} -> {new}\n" + "\n".join(code) + "\n\n")]
@@ -144,9 +148,9 @@ def code_lines(some: Names, count: int, names: list[str] | None = None) -> list[
     return made
 
 
-def calls(rng: random.Random) -> list[dict[str, Any]]:
+def calls(some: Names) -> list[dict[str, Any]]:
     """A small session: find a name, then change it where it was found."""
-    some = Names(rng)
+    rng = some.rng
     old, new, *others = some.names(rng.randint(4, 8))
     asked = rng.choice(
         ("Rename {} to {}.", "{} should be called {}.", "Use {1} instead of {0}.", "{} -> {}")
@@ -172,16 +176,17 @@ def calls(rng: random.Random) -> list[dict[str, Any]]:
     return [*messages, {"role": "assistant", "content": summary}]
 
 
-TEXTS: tuple[Callable[[random.Random], list[Part]], ...] = (repeat, recall, lines, replaced)
+TEXTS: tuple[Callable[[Names], list[Part]], ...] = (repeat, recall, lines, replaced)
 
 
 def draw(rng: random.Random, tokenizer: Tokenizer, drills: float = 0.1) -> Sample:
     """A sample of any kind; `drills` is the share of the plainest."""
     if rng.random() < drills:
         return drill(rng, tokenizer)
+    some = Names(rng, spellings(tokenizer))
     which = rng.randrange(len(TEXTS) + 2)
     if which < len(TEXTS):
         kind = TEXTS[which]
-        return sample_of_parts(kind(rng), tokenizer, f"copy/{kind.__name__}")
-    segments = render(calls(rng), generation_prefix=False)
+        return sample_of_parts(kind(some), tokenizer, f"copy/{kind.__name__}")
+    segments = render(calls(some), generation_prefix=False)
     return sample_of_segments(segments, tokenizer, "copy/calls")

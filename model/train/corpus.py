@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..chat.tokenizer import Tokenizer
 from . import copying
 from .packing import Pack, Sample, Shown, fill, sample_of_session
 from .recipe import Phase, Recipe
+from .renaming import RARE, renamed, spellings, words_of
 
 _TRIES = 1000
 
@@ -37,6 +39,8 @@ class Sessions:
 
     def __init__(self, files: Iterable[Path], split: str) -> None:
         self._places: list[tuple[Path, int]] = []
+        self._seen: Counter[str] = Counter()
+        """In how many sessions each word is."""
         for path in files:
             try:
                 self._index(path, split)
@@ -49,8 +53,10 @@ class Sessions:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):  # still being written
                     break
-                if _session(line, path, number)["split"] == split:
+                session = _session(line, path, number)
+                if session["split"] == split:
                     self._places.append((path, offset))
+                    self._seen.update(words_of(session))
                 offset += len(line)
 
     def __len__(self) -> int:
@@ -61,6 +67,11 @@ class Sessions:
         with path.open("rb") as file:
             file.seek(offset)
             return _session(file.readline(), path, index)
+
+    def made_up(self, session: dict[str, Any]) -> list[str]:
+        """The words of a session that hardly any other has."""
+        limit = max(1, RARE * len(self))
+        return [word for word in words_of(session) if self._seen[word] <= limit]
 
 
 def _session(line: bytes, path: Path, number: int) -> dict[str, Any]:
@@ -84,6 +95,7 @@ class Mixture:
         if not len(sessions) and any(phase.copies < 1 for phase in recipe.phases):
             raise CorpusError("the recipe asks for sessions, but there are none")
         self.recipe, self.tokenizer, self.sessions = recipe, tokenizer, sessions
+        self._pieces = spellings(tokenizer)
 
     def pack(self, step: int, number: int) -> Pack:
         """One of the packs of a step.
@@ -116,6 +128,8 @@ class Mixture:
             session = self.sessions[rng.randrange(len(self.sessions))]
             chance = rng.random() - phase.bare
             shown: Shown = "bare" if chance < 0 else "words" if chance < phase.words else "all"
+            if rng.random() < phase.renamed:
+                session = renamed(session, self.sessions.made_up(session), rng, self._pieces)
             sample = sample_of_session(session, self.tokenizer, *weights, shown)
             if len(sample) <= phase.longest:
                 return sample

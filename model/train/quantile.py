@@ -103,7 +103,7 @@ class QuantileBalancer:
         self.memory, self.watch_inference = memory, watch_inference
         self.routers = [module for module in model.modules() if isinstance(module, Router)]
         self.bins = bins
-        self._histograms = [self._fresh(router) for router in self.routers]
+        self.histograms = [self._fresh(router) for router in self.routers]
         self._hooks = [
             router.register_forward_hook(self._watch(i)) for i, router in enumerate(self.routers)
         ]
@@ -115,7 +115,7 @@ class QuantileBalancer:
         def hook(module: nn.Module, inputs: Any, routing: Routing) -> None:
             # An evaluation in between is not part of the step.
             if torch.is_grad_enabled() != self.watch_inference:
-                self._histograms[i].add(routing)
+                self.histograms[i].add(routing)
 
         return hook
 
@@ -123,19 +123,19 @@ class QuantileBalancer:
     def step(self) -> list[float]:
         """Set the biases for the next step; the excess load of each router in this one."""
         if dist.is_initialized():
-            for histogram in self._histograms:
+            for histogram in self.histograms:
                 dist.all_reduce(histogram.counts)
                 dist.all_reduce(histogram.load)
         excess = self.excess()
         for i, router in enumerate(self.routers):
-            new = self._histograms[i].new_bias()
+            new = self.histograms[i].new_bias()
             router.e_score_correction_bias.lerp_(new, 1 - self.memory)
-            self._histograms[i] = self._fresh(router)
+            self.histograms[i] = self._fresh(router)
         return excess
 
     def excess(self) -> list[float]:
         """The excess load of each router in what was counted since the last step."""
-        return [histogram.excess for histogram in self._histograms]
+        return [histogram.excess for histogram in self.histograms]
 
     def close(self) -> None:
         """Stop watching."""

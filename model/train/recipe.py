@@ -37,6 +37,8 @@ class Phase(_Strict):
     """Share of sessions that are read without tools, system text and preamble."""
     words: Fraction = 0.0
     """Share of sessions that are read without the repository too."""
+    renamed: Fraction = 0.0
+    """Share of sessions that are read with other words in their names; see `renaming`."""
     qat: bool = False
 
 

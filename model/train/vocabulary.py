@@ -135,7 +135,7 @@ def texts_of(files: Iterable[Path], per_file: int) -> Iterator[str]:
     rng = random.Random(0)
     for _ in range(_COPIES):
         for kind in copying.TEXTS:
-            yield "".join(part.text for part in kind(rng))
+            yield "".join(part.text for part in kind(copying.Names(rng)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
