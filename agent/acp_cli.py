@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import stat
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +14,8 @@ from typing import Any
 from .config import ConfigError, Flags
 
 MISSING = "the Agent Client Protocol needs its SDK: `pip install 'unabridged[acp]'`"
+
+PIPES = "an editor starts this and speaks over pipes, and here are none: see docs/acp.md."
 
 
 def add_parser(commands: Any, name: str, line: str) -> None:
@@ -47,6 +51,8 @@ def acp_command(args: argparse.Namespace) -> int:
     try:
         if find_spec("acp") is None:
             raise ConfigError(MISSING)
+        if not all(_is_pipe(stream.fileno()) for stream in (sys.stdin, sys.stdout)):
+            raise ConfigError(PIPES)
         from .acp import serve
         from .opening import Opening
 
@@ -64,3 +70,8 @@ def acp_command(args: argparse.Namespace) -> int:
         return 2
     asyncio.run(serve(opening))
     return 0
+
+
+def _is_pipe(descriptor: int) -> bool:
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)

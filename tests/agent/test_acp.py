@@ -341,6 +341,16 @@ async def test_files_and_images_of_the_editor_reach_the_model(bench: Bench) -> N
     ]
 
 
+def test_without_an_editor_it_says_so(bench: Bench) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "unabridged", "acp"],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, env=bench.env, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "an editor starts this" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 RECORDED = [
     # The messages of the protocol's documentation: initialize, session/new, session/prompt.
     {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {
