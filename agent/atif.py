@@ -19,6 +19,7 @@ from .events import (
     Decision,
     FilesChanged,
     PackSegment,
+    Preload,
     RunEnded,
     RunStarted,
     SessionStarted,
@@ -174,9 +175,14 @@ def _metrics(usage: Usage | None, model: str) -> Json | None:
 
 
 def _total(events: Sequence[AnyEvent], steps: int) -> Json:
-    replies = [e for e in events if isinstance(e, AssistantMessage) and e.usage is not None]
-    usages = [reply.usage for reply in replies if reply.usage is not None]
-    costs = [cost(reply.model or "", reply.usage) for reply in replies if reply.usage is not None]
+    run = next((e for e in events if isinstance(e, RunStarted)), None)
+    usages: list[Usage] = []
+    costs: list[float | None] = []
+    for event in events:
+        if isinstance(event, AssistantMessage | Preload) and event.usage is not None:
+            model = event.model if isinstance(event, AssistantMessage) else run and run.model
+            usages.append(event.usage)
+            costs.append(cost(model or "", event.usage))
     known = [one for one in costs if one is not None]
     return _without_none(
         {

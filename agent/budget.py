@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from .events import AnyEvent, AssistantMessage, BudgetReached, Record, Usage, WindowFilling
+from .events import (
+    AnyEvent,
+    AssistantMessage,
+    BudgetReached,
+    Preload,
+    Record,
+    Usage,
+    WindowFilling,
+)
 
 Price = Callable[[Usage], float | None]
 """US dollars for the tokens of one request; None when the model's price is unknown."""
@@ -46,9 +54,12 @@ class Spent:
     cost: float | None = 0.0
     """None once a request could not be priced."""
 
-    def add(self, reply: AssistantMessage, price: Price) -> None:
-        """Count one reply."""
-        self.steps += 1
+    def add(self, reply: AssistantMessage | Preload, price: Price) -> None:
+        """Count one reply. The repository sent ahead is no step, and counts only where it went."""
+        if isinstance(reply, AssistantMessage):
+            self.steps += 1
+        elif reply.problem:
+            return
         if reply.usage is None:
             self.cost = None
             return
@@ -72,7 +83,7 @@ def total(events: Iterable[AnyEvent], price: Price) -> Spent:
     """What a log says was used."""
     spent = Spent()
     for event in events:
-        if isinstance(event, AssistantMessage):
+        if isinstance(event, AssistantMessage | Preload):
             spent.add(event, price)
     return spent
 

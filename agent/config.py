@@ -30,6 +30,7 @@ process; nothing more stands for the K3-nano that is shipped."""
 SETTINGS_VERSION = 1
 """Raised when an older reader could misread a newer file, which then says `version = 2`."""
 Effort = Literal["low", "high", "max"]
+Preloading = Literal["auto", "off"]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -53,6 +54,8 @@ class ModelSection(Section):
     dialect: str | None = None
     vocabulary: Path | None = None
     """The model's `tiktoken.model`, to count tokens exactly."""
+    preload: Preloading = "auto"
+    """Whether the repository goes ahead to an endpoint that keeps states, or never."""
 
 
 class PriceSection(Section):
@@ -136,6 +139,7 @@ class Config:
     window: int | None = None
     dialect: str | None = None
     vocabulary: Path | None = None
+    preload: Preloading = "auto"
     load_limit: float = 1.0
     prices: Mapping[str, PriceSection] = field(default_factory=dict[str, PriceSection])
     limits: Limits = field(default_factory=Limits)
@@ -251,6 +255,11 @@ def load_config(
         window=pick("model.window", (flags.window, "flag"), (mine.model.window, str(user))),
         dialect=pick("model.dialect", (mine.model.dialect, str(user))),
         vocabulary=_beside(user, pick("model.vocabulary", (mine.model.vocabulary, str(user)))),
+        preload=pick(
+            "model.preload",
+            (mine.model.preload if "preload" in mine.model.model_fields_set else None, str(user)),
+            (mine.model.preload, "default"),
+        ),
         load_limit=pick(
             "money.load_limit",
             (mine.money.load_limit if "load_limit" in mine.money.model_fields_set else None, str(user)),

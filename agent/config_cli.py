@@ -73,6 +73,7 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
         "model.window": config.window,
         "model.dialect": config.dialect,
         "model.vocabulary": config.vocabulary and str(config.vocabulary),
+        "model.preload": config.preload,
         "money.load_limit": config.load_limit,
         **{f"limits.{name}": limit for name, limit in config.limits},
     }.items():

@@ -60,6 +60,8 @@ class Core:
     """When the run began, on the monotonic clock."""
     confined: bool = False
     """Whether commands run in a sandbox, which holds them to what was granted."""
+    preload: bool = True
+    """Whether an endpoint that keeps states is sent the repository ahead."""
     cache: Path | None = None
     """Where the next session in this repository finds what this one sent first."""
     said: deque[tuple[Part, ...]] = field(default_factory=deque[tuple[Part, ...]])

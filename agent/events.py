@@ -179,6 +179,21 @@ class Usage(Record):
     """Part of `completion`, where the endpoint says so."""
 
 
+class Preload(Event):
+    """The repository went ahead as a request of its own; its reply is no part of the session."""
+
+    type: Literal["preload"] = "preload"
+    messages: int
+    """Of the next request, from its beginning."""
+    prefix_hash: str
+    """SHA-256 over the bytes of these messages."""
+    estimated_tokens: int
+    usage: Usage | None = None
+    problem: str = ""
+    """Why it failed. The session goes on without it."""
+    seconds: float = 0.0
+
+
 class AssistantMessage(Event):
     """A reply, exactly as received, on disk before any of its calls starts."""
 
@@ -466,6 +481,7 @@ AnyEvent = Annotated[
     | FilesChanged
     | UserMessage
     | RequestSent
+    | Preload
     | AssistantMessage
     | Elided
     | CallDropped

@@ -17,6 +17,7 @@ from .events import (
     Interruption,
     PackSegment,
     PrefixChanged,
+    Preload,
     RunEnded,
     RunStarted,
     SessionStarted,
@@ -66,6 +67,10 @@ def _section(event: AnyEvent) -> list[str]:
             return [f"*A segment of the repository: {len(event.files)} whole files.*"]
         case FilesChanged():
             return ["## Harness", "*Files changed by others:*", fenced(event.text)]
+        case Preload():
+            how = f": {event.problem}" if event.problem else ", so that its state is kept"
+            verb = "could not be sent" if event.problem else "was sent"
+            return [f"*The repository {verb} ahead{how}*"]
         case PrefixChanged():
             return [f"*The prefix is not that of {event.since} from here on: {event.block}.*"]
         case WindowFilling():

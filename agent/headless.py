@@ -23,10 +23,12 @@ from .events import (
     LogRepaired,
     Part,
     PrefixChanged,
+    Preload,
     RequestSent,
     ScopeGranted,
     ToolCall,
     ToolResult,
+    Usage,
     WindowFilling,
     to_line,
 )
@@ -212,6 +214,17 @@ class Reporter:
         with contextlib.suppress(OSError):
             print(f"unabridged: {text}", file=sys.stderr, flush=True)
 
+    def _usage(self, usage: Usage | None) -> str:
+        """C59: what one request took, and what of it was cached."""
+        if usage is None:
+            return "  the endpoint did not report its usage"
+        cost = self._session.settings.price(usage)
+        price = "" if cost is None else f", {cost:.4f} USD"
+        return (
+            f"  {usage.cached:,} tokens cached, {usage.prompt - usage.cached:,} not, "
+            f"{usage.completion:,} out{price}"
+        )
+
     def _tell(self, event: object) -> None:
         """A few lines of an event, for a person who watches."""
         match event:
@@ -220,9 +233,9 @@ class Reporter:
             case AssistantMessage():
                 if event.content.strip():
                     self._say(event.content.strip())
-                price = self._session.settings.price
-                cost = None if event.usage is None else price(event.usage)
-                self._say(_usage(event, cost))
+                self._say(self._usage(event.usage))
+            case Preload(problem=""):
+                self._say(self._usage(event.usage))
             case PrefixChanged():
                 start = event.block if event.block[-1].isdigit() else f"the {event.block}"
                 self._say(
@@ -270,18 +283,6 @@ class Reporter:
                 self._say(f"the log had a torn end: {event.lost_bytes} bytes were cut and kept")
             case _:
                 pass
-
-
-def _usage(event: AssistantMessage, cost: float | None) -> str:
-    """C59: what one request took, and what of it was cached."""
-    usage = event.usage
-    if usage is None:
-        return "  the endpoint did not report its usage"
-    price = "" if cost is None else f", {cost:.4f} USD"
-    return (
-        f"  {usage.cached:,} tokens cached, {usage.prompt - usage.cached:,} not, "
-        f"{usage.completion:,} out{price}"
-    )
 
 
 def _status(item: Waiting | Notice) -> str:

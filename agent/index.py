@@ -17,6 +17,7 @@ from typing import Any
 from .events import (
     AnyEvent,
     AssistantMessage,
+    Preload,
     RunEnded,
     RunStarted,
     SessionNamed,
@@ -43,11 +44,11 @@ class Used:
     cached: int = 0
     completion: int = 0
     unreported: int = 0
-    """Steps whose usage the endpoint did not say."""
+    """Replies whose usage the endpoint did not say."""
 
-    def add(self, usage: Usage | None) -> None:
+    def add(self, usage: Usage | None, *, step: bool = True) -> None:
         """Count one reply."""
-        self.steps += 1
+        self.steps += step
         if usage is None:
             self.unreported += 1
             return
@@ -101,6 +102,8 @@ def describe(session: str, events: Iterable[AnyEvent]) -> Entry:
                 task = "\n".join(part.text for part in event.parts if isinstance(part, TextPart))
             case AssistantMessage():
                 used.setdefault(model, Used()).add(event.usage)
+            case Preload(problem=""):
+                used.setdefault(model, Used()).add(event.usage, step=False)
             case SessionNamed():
                 name = event.name
             case RunEnded():

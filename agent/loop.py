@@ -27,6 +27,7 @@ from .events import (
 )
 from .exits import Exit
 from .partial import Partial
+from .preload import preload
 from .providers.base import Notice, Provider, ProviderError, Reply, Request
 from .settle import NOBODY, Settler
 from .stuck import circle
@@ -65,7 +66,7 @@ class Loop:
                 end = self._circle() or await self.settler.settle()
             else:
                 end = self.settler.finished() or self._after_reply() or self._over_budget()
-                end = end or self._over_load_limit() or await self._ask()
+                end = end or self._over_load_limit() or await self._preload() or await self._ask()
         return self.core.append(self._honest(end), sync=True)
 
     def _honest(self, end: RunEnded) -> RunEnded:
@@ -186,6 +187,18 @@ class Loop:
             f"loading about {tokens:,} tokens would cost {cost:.2f} USD, over the limit of "
             f"{limit:.2f}: raise it with --max-cost or money.load_limit",
         )
+
+    async def _preload(self) -> RunEnded | None:
+        """The repository ahead of the first request, to an endpoint that saves its state there."""
+        limit = asyncio.timeout(self._seconds_left())
+        try:
+            async with limit:
+                sent = await preload(self.core, self.provider)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return self._out_of_time()
+        return self._over_budget() if sent else None
 
     # --- the request -------------------------------------------------------------------------
 

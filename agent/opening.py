@@ -106,6 +106,7 @@ class Opening:
             instructions=instructions,
             sandbox=self.sandbox,
             context=self.context,
+            preload=config.preload,
             counter=counter(config.vocabulary),
             cache=self.cache,
             mcp={**config.mcp, **self.mcp},

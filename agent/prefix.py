@@ -21,6 +21,7 @@ from .events import (
     Elided,
     PackSegment,
     PrefixChanged,
+    Preload,
     RequestSent,
     RunStarted,
     SystemMessage,
@@ -82,7 +83,7 @@ class Meter:
                 )
             case Elided():
                 self._elided = min(event.message, self._elided or event.message)
-            case RequestSent():
+            case RequestSent() | Preload():
                 self._before, self._since = self.prefix, "the request before"
                 self._elided = None
             case _:

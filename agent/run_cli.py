@@ -446,6 +446,7 @@ def _settings(
         sandbox=args.sandbox,
         context=read_options(args),
         counter=counter(getattr(args, "vocabulary", None) or config.vocabulary),
+        preload=config.preload,
         rebuild=getattr(args, "rebuild", False),
         cache=cache_folder(),
         mcp=config.mcp,

@@ -24,7 +24,7 @@ from .budget import Limits, Price
 from .calibration import learn, read_scale
 from .calls import AnyTool, BadCall, missing_exceptions, understand
 from .changes import changed_files
-from .config import McpSection, config_folder
+from .config import McpSection, Preloading, config_folder
 from .context.errors import Stop, never
 from .context.load import Counter, Load, Options, load
 from .core import Core, OnAsk, ended
@@ -104,6 +104,8 @@ class Settings:
     """Around commands."""
     context: Options = field(default_factory=Options)
     """What is loaded of the repository."""
+    preload: Preloading = "auto"
+    """Whether it goes ahead to an endpoint that keeps states."""
     rebuild: bool = False
     """Load it anew instead of appending differences to what the last session loaded."""
     counter: Counter | None = None
@@ -188,6 +190,7 @@ class Session:
             on_ask=settings.on_ask,
             limits=settings.limits,
             load_limit=settings.load_limit,
+            preload=settings.preload == "auto",
             longest_reply=self.profile.longest_reply,
             children=spent_before(store.files / FOLDER, settings.price),
             confined=sandbox.active,

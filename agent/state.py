@@ -15,6 +15,7 @@ from .events import (
     Effects,
     FilesChanged,
     PackSegment,
+    Preload,
     Question,
     RepositoryLoaded,
     RequestSent,
@@ -68,6 +69,8 @@ class State:
         """What was said about the window."""
         self.loaded = 0
         """Tokens of the repository."""
+        self.opened = False
+        """Whether a request was sent, or the repository ahead of it."""
         self._sent: RequestSent | None = None
         self._measured = (0, 0)
         """Prompt tokens of the last request that reported them, and its bytes."""
@@ -90,7 +93,10 @@ class State:
             case WindowFilling():
                 self.filling = "asked" if event.asks or self.filling == "asked" else "warned"
             case RequestSent():
-                self._sent = event
+                self._sent, self.opened = event, True
+            case Preload():
+                self.opened |= not event.problem
+                self.spent.add(event, self._price)
             case AssistantMessage():
                 self._reply(event)
             case ToolCall():

@@ -27,6 +27,7 @@ from .events import (
     ImagePart,
     PackSegment,
     Part,
+    Preload,
     ReplayException,
     RequestSent,
     SystemMessage,
@@ -59,6 +60,10 @@ class View:
         """Bytes of all messages."""
         self.packed = 0
         """Bytes of the repository among them."""
+        self.pack_end = 0
+        """Messages through the last of the repository."""
+        self.pack_hash = ""
+        """`prefix_hash` there."""
         self._notes: set[int] = set()
         """Messages about the world, which stay true when the replies around them are left out."""
         self._hash = hashlib.sha256()
@@ -80,6 +85,7 @@ class View:
             case PackSegment():
                 data = self._push(event.seq, {"role": "user", "content": event.text})
                 self.packed += len(data)
+                self.pack_end, self.pack_hash = len(self.messages), self.prefix_hash
             case FilesChanged():
                 self._settle()
                 self._push(event.seq, {"role": "user", "content": event.text})
@@ -99,11 +105,9 @@ class View:
                 self._results[event.call_id] = event
             case RequestSent():
                 self._settle()
-                if (event.messages, event.prefix_hash) != (len(self.messages), self.prefix_hash):
-                    raise ReplayError(
-                        f"event {event.seq} records a request of {event.messages} messages that "
-                        "this log does not give: it was written by another version, or edited."
-                    )
+                self._check(event, len(self.messages), self.prefix_hash)
+            case Preload():
+                self._check(event, self.pack_end, self.pack_hash)
             case _:
                 pass
 
@@ -160,6 +164,13 @@ class View:
         self._hash.update(data)
         self._hash.update(b"\n")
         return data
+
+    def _check(self, event: RequestSent | Preload, messages: int, prefix_hash: str) -> None:
+        if (event.messages, event.prefix_hash) != (messages, prefix_hash):
+            raise ReplayError(
+                f"event {event.seq} records a request of {event.messages} messages that this log "
+                "does not give: it was written by another version, or edited."
+            )
 
     def _drop(self, first: int, last: int) -> None:
         kept = [

@@ -83,6 +83,7 @@ class Driver:
             session_rules=tuple(parse_allow(rule) for rule in job.allow),
             limits=config.limits,
             load_limit=None,
+            preload="off",
             price=lambda usage: cost(job.model, usage, config.prices),
             instructions=job.instructions,
             counter=counter(Path(job.vocabulary) if job.vocabulary else None),

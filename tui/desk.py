@@ -158,6 +158,7 @@ class Desk:
             instructions=self.trusted.instructions,
             sandbox=self.start.sandbox,
             context=self.options,
+            preload=config.preload,
             rebuild=self.rebuild,
             cache=self.start.cache,
             mcp=config.mcp,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from ..events import Call, ReasoningField, Usage
 
@@ -134,4 +134,13 @@ class Provider(Protocol):
 
     async def close(self) -> None:
         """Release connections."""
+        ...
+
+
+@runtime_checkable
+class KeepsStates(Protocol):
+    """A provider whose endpoint may save a model's state at the end of a prompt, on disk."""
+
+    async def keeps_states(self, model: str) -> bool:
+        """Whether it says that it does. One that cannot be asked does not."""
         ...

@@ -52,14 +52,16 @@ class Dialect:
     length_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
     stream_options: bool = True
     """Whether usage is asked for with `stream_options`."""
+    service: bool = False
+    """Whether it is that of a known service, behind which there is no server of ours."""
 
 
 DIALECTS: Mapping[str, Dialect] = {
     dialect.name: dialect
     for dialect in (
-        Dialect("moonshot", _open_platform),
-        Dialect("kimi-code", _kimi_code),
-        Dialect("openrouter", _gateway, reasoning_field="reasoning"),
+        Dialect("moonshot", _open_platform, service=True),
+        Dialect("kimi-code", _kimi_code, service=True),
+        Dialect("openrouter", _gateway, reasoning_field="reasoning", service=True),
         Dialect("vllm", _chat_template, reasoning_field="reasoning"),
         Dialect("sglang", _chat_template),
         Dialect("openai", _open_platform),

@@ -50,6 +50,8 @@ class Patience:
     """After the finish reason, for the usage and the end of the stream."""
     drain: float = 0.25
     """After the end of the stream, for the end of the response: the connection is kept then."""
+    card: float = 5.0
+    """For what the endpoint says of its model, where that is not needed."""
     error_body: float = 10.0
     """For the words of an HTTP error."""
     attempts: int = 10
@@ -76,6 +78,8 @@ class Model:
     window: int | None
     """Context window in tokens, where the endpoint says so."""
     owner: str
+    keeps_states: bool = False
+    """Whether it saves states on disk, as our own servers say."""
 
 
 class KimiProvider:
@@ -183,6 +187,16 @@ class KimiProvider:
                     raise faults.not_an_api(kind, body, asked) from error
         except AttemptError as failure:
             raise self._error(failure) from None
+
+    async def keeps_states(self, model: str) -> bool:
+        """See `KeepsStates`. A known service is not asked."""
+        if self.dialect.service:
+            return False
+        try:
+            async with asyncio.timeout(self._patience.card):
+                return any(one.keeps_states for one in await self.models() if one.id == model)
+        except (TimeoutError, ProviderError):
+            return False
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -626,7 +640,9 @@ def _raise_error(chunk: Mapping[str, Any], asked: Asked, event: str = "") -> Non
 def _model(entry: Any) -> Model:
     windows = (entry.get(name) for name in ("context_length", "max_model_len", "context_window"))
     window = next((w for w in windows if isinstance(w, int) and w > 0), None)
-    return Model(str(entry["id"]), window, str(entry.get("owned_by") or ""))
+    ours = entry.get("unabridged")
+    kept = isinstance(ours, dict) and cast(dict[str, Any], ours).get("state_store") is True
+    return Model(str(entry["id"]), window, str(entry.get("owned_by") or ""), kept)
 
 
 def _time(seconds: float) -> str:

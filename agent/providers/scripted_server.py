@@ -88,6 +88,8 @@ class ScriptedServer:
         """Connections now open."""
         self.dropped = 0
         """Replies whose client left before their end."""
+        self.keeps_states = False
+        """Whether the card of the model says so."""
         self._key = key
         self._record = record
         self._server: asyncio.Server | None = None
@@ -135,7 +137,8 @@ class ScriptedServer:
             _send_error(writer, 401, "Invalid Authentication", "invalid_authentication_error")
         elif (request.method, path) == ("GET", "/v1/models"):
             entry = {"id": self.player.script.model or "kimi-k3", "object": "model"}
-            entries = [{**entry, "owned_by": "script", "context_length": self.player.script.window}]
+            entry |= {"owned_by": "script", "context_length": self.player.script.window}
+            entries = [{**entry, "unabridged": {"state_store": self.keeps_states}}]
             _send(writer, 200, json.dumps({"object": "list", "data": entries}).encode())
         elif (request.method, path) == ("POST", "/v1/chat/completions"):
             early = await self._complete(request, reader, writer)
