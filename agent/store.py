@@ -244,8 +244,9 @@ _flush = getattr(os, "fdatasync", os.fsync)
 
 
 def _lock(path: Path) -> FileLock:
-    # A session may be opened in one thread and closed in another.
-    lock = FileLock(path.with_suffix(".lock"), timeout=0, mode=0o600, thread_local=False)
+    # A session may be opened in one thread and closed in another. A moment's patience: a child that
+    # a killed process had just forked holds the lock until it has become another program.
+    lock = FileLock(path.with_suffix(".lock"), timeout=1, mode=0o600, thread_local=False)
     try:
         lock.acquire()
     except Timeout as error:

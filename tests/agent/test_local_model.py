@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ import pytest
 from unabridged.agent import connect as connecting
 from unabridged.agent.config import ConfigError, Flags, load_config
 from unabridged.agent.connect import connect, pricing, with_model
-from unabridged.agent.events import Usage
+from unabridged.agent.events import RunStarted, Usage
+from unabridged.agent.opening import endpoint_of
 from unabridged.agent.providers import embedded
 from unabridged.model.nano import profile as nano
 
@@ -194,8 +194,13 @@ def test_what_cannot_be_opened_exits_2_with_one_line(repo: Path) -> None:
 
 
 def test_the_log_s_endpoint_opens_the_same_folder_again() -> None:
-    from unabridged.agent.run_cli import _logged_endpoint
-
-    assert _logged_endpoint("local:/weights") == "local:/weights"
-    config = replace(load_config(Flags(), env={}), base_url="local:/weights")
-    assert config.base_url.startswith("local:")
+    config = load_config(Flags(base_url="local:/weights", model="k3-nano"), env={})
+    ran = RunStarted(
+        model="k3-nano",
+        endpoint="local:/weights",
+        effort="max",
+        mode="ask",
+        on_ask="stop",
+        window=16384,
+    )
+    assert endpoint_of(ran) == config.base_url == "local:/weights"

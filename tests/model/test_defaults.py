@@ -55,9 +55,10 @@ class Recorder:
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
         self.window = 1000
+        self.sees = False
         self.asked: Sampling | None = None
 
-    async def generate(self, _prompt: Any, _most: int, sampling: Sampling) -> Any:
+    async def generate(self, _prompt: Any, _most: int, sampling: Sampling, _images: Any) -> Any:
         self.asked = sampling
         yield Finished("stop", Usage(1, 0, 0))
 
