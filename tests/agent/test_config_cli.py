@@ -226,8 +226,8 @@ def test_any_text_set_as_a_name_is_read_back(
 class Locked(keyring.backend.KeyringBackend):
     """A keyring that nobody unlocks."""
 
-    # Below 1 it is never chosen: every backend class there is stands to be.
-    priority = 0.5  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] # a class property there
+    # Below 0 it is never chosen: every backend class there is stands to be.
+    priority = -1.0  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] # a class property there
 
     def get_password(self, service: str, username: str) -> str | None:
         raise keyring.errors.KeyringLocked(username)

@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import keyring
 import pytest
+from keyring.backends.null import Keyring as Null
 
 from unabridged.agent import connect as connecting
 from unabridged.agent.config import ConfigError, Flags, load_config
@@ -33,14 +36,18 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No settings and no keys of whoever runs the tests."""
+    before = keyring.get_keyring()
+    keyring.set_keyring(Null())
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
     for name in list(os.environ):
         if name.startswith(("UNABRIDGED_", "MOONSHOT_")):
             monkeypatch.delenv(name)
+    yield
+    keyring.set_keyring(before)
 
 
 def settled(flags: Flags | None = None, env: dict[str, str] | None = None) -> tuple[str, str]:
