@@ -5,13 +5,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from unabridged.model.k3 import DecoderLayer
 from unabridged.model.kda import recurrent_kda
+from unabridged.model.situ import SituMLP
 from unabridged.model.train.ablations import report, variants
 from unabridged.model.train.ablations.experiments import EXPERIMENTS, round_to
 from unabridged.model.train.ablations.sequences import CHAIN_ENTROPY, KEYS, VALUES, Recall, chain
@@ -80,6 +84,7 @@ def test_without_the_delta_rule_the_state_only_adds_and_forgets():
 def test_with_a_scalar_decay_all_channels_of_a_head_forget_alike():
     model = variants.with_scalar_decay(build(small_config(2, []), 0))
     layer = model.language_model.model.layers[0].self_attn
+    assert isinstance(layer, variants.ScalarKDA)
     q, k, v, g, beta = _layer_inputs(layer, B=1, T=30)
     k = torch.nn.functional.normalize(k, dim=-1)
     o, _ = layer._chunks(q, k, v, g, beta, S=None, lengths=[30])
@@ -93,11 +98,17 @@ def test_without_attention_residuals_each_sublayer_reads_the_sum_of_all_before()
     backbone = model.language_model.model
     read: list[torch.Tensor] = []
     wrote: list[torch.Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: Any, output: torch.Tensor) -> None:
+        wrote.append(output)
+
     for layer in backbone.layers:
+        assert isinstance(layer, DecoderLayer)
         for norm in (layer.input_layernorm, layer.post_attention_layernorm):
             norm.register_forward_hook(lambda _m, inputs, _o: read.append(inputs[0]))
         for mixer in (layer.self_attn, layer.channel_mixer):
-            mixer.register_forward_hook(lambda _m, _i, output: wrote.append(output))
+            assert isinstance(mixer, nn.Module)
+            mixer.register_forward_hook(keep)
     tokens = torch.randint(100, (12,))
     model(tokens)
     total = backbone.embed_tokens(tokens)
@@ -108,7 +119,7 @@ def test_without_attention_residuals_each_sublayer_reads_the_sum_of_all_before()
 
 def test_with_swiglu_the_activation_is_silu_times_up():
     model = variants.with_swiglu(build(small_config(2, []), 0))
-    mlp = model.language_model.model.layers[0].channel_mixer
+    mlp = next(module for module in model.modules() if isinstance(module, SituMLP))
     x = torch.randn(5, 64)
     expected = mlp.down_proj(torch.nn.functional.silu(mlp.gate_proj(x)) * mlp.up_proj(x))
     torch.testing.assert_close(mlp(x), expected, rtol=1e-3, atol=1e-5)
@@ -121,6 +132,7 @@ def test_rounded_weights_take_no_more_values_than_their_bits_allow(bits: int):
     for group in rounded.detach().view(-1, 32):
         assert len(group.unique()) <= 2**bits
     rounded.sum().backward()
+    assert weight.grad is not None
     assert torch.equal(weight.grad, torch.ones_like(weight))
     errors = [float((round_to(b, weight) - weight).square().mean().detach()) for b in (4, 3, 2, 1)]
     assert errors == sorted(errors)
@@ -128,10 +140,10 @@ def test_rounded_weights_take_no_more_values_than_their_bits_allow(bits: int):
 
 def test_a_run_learns_and_is_the_same_for_the_same_seed():
     task = Recall(pairs=4, changed=2, asked=4)
+    before = measure(build(small_config(2, []), 0), task).recall
     scores: list[Result] = []
     for _ in range(2):
         model = build(small_config(2, []), 0)
-        before = measure(model, task).recall
         train(model, task, 40, seed=0)
         scores.append(measure(model, task))
     assert scores[0] == scores[1]
