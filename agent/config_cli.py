@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .config import Config, ConfigError, Flags, load_config, project_file, user_file
-
-Run = Callable[[argparse.Namespace], int]
+from .guarded import Command, guarded
 
 
 def add_parser(commands: Any, name: str, line: str) -> None:
@@ -21,11 +20,11 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     )
     inner = parser.add_subparsers(dest="config_command", required=True, metavar="COMMAND")
 
-    def command(name: str, line: str, run: Run) -> argparse.ArgumentParser:
+    def command(name: str, line: str, run: Command) -> argparse.ArgumentParser:
         one = inner.add_parser(name, help=line, description=line[0].upper() + line[1:] + ".")
         one.add_argument("--repo", type=Path, metavar="PATH",
                          help="the repository (default: the one around here)")  # fmt: skip
-        one.set_defaults(run=_guarded(run))
+        one.set_defaults(run=guarded(run, ConfigError))
         return one
 
     listing = command("list", "list the settings that count here", _list)
@@ -41,17 +40,6 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     command("path", "print where your settings are", _path)
     command("check", "check your settings, the project's, and the examples of the rules", _check)
     command("schema", "print the JSON schema of the settings file", _schema)
-
-
-def _guarded(run: Run) -> Run:
-    def guarded(args: argparse.Namespace) -> int:
-        try:
-            return run(args)
-        except ConfigError as error:
-            print(f"unabridged: {error}", file=sys.stderr)
-            return 2
-
-    return guarded
 
 
 def _load(args: argparse.Namespace) -> Config:

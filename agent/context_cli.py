@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +16,7 @@ from .context.load import ContextError, Left, Load, load
 from .context.manifest import section
 from .context.pack import quote
 from .context_options import add_options, cache_folder, counter, read_options
+from .guarded import guarded
 
 if TYPE_CHECKING:
     from .config import Config
@@ -38,7 +39,7 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     ):
         parser = inner.add_parser(command, help=text, description=text[0].upper() + text[1:] + ".")
         _options(parser)
-        parser.set_defaults(run=_one_line(run))
+        parser.set_defaults(run=guarded(run, ContextError, ValueError))
 
 
 def _options(parser: argparse.ArgumentParser) -> None:
@@ -48,17 +49,6 @@ def _options(parser: argparse.ArgumentParser) -> None:
     add("--json", action="store_true", help="print one JSON document")
     add("--window", type=int, metavar="N", help="context window in tokens (default: the model's)")
     add_options(parser)
-
-
-def _one_line(command: Callable[[argparse.Namespace], int]) -> Callable[[argparse.Namespace], int]:
-    def run(args: argparse.Namespace) -> int:
-        try:
-            return command(args)
-        except (ContextError, ValueError) as error:
-            print(f"unabridged: {error}", file=sys.stderr)
-            return 2
-
-    return run
 
 
 def plan_command(args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .config import ConfigError, Flags, load_config
+from .guarded import guarded
 from .policy import Decided, Rule, decide, decide_effect
 
 
@@ -30,25 +31,14 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     explain.add_argument("--repo", type=Path, metavar="PATH", help="the repository (default: here)")
     explain.add_argument("--allow", action="append", default=[], metavar="RULE", help="as in run")
     explain.add_argument("--json", action="store_true", help="print one JSON document a command")
-    explain.set_defaults(run=_one_line(explain_command))
+    explain.set_defaults(run=guarded(explain_command, ConfigError))
     test = inner.add_parser(
         "test",
         help="run the examples of your rules",
         description="Check every stored rule against its own match and not_match examples.",
     )
     test.add_argument("--repo", type=Path, metavar="PATH", help="the repository (default: here)")
-    test.set_defaults(run=_one_line(test_command))
-
-
-def _one_line(command: Any) -> Any:
-    def run(args: argparse.Namespace) -> int:
-        try:
-            return command(args)
-        except ConfigError as error:
-            print(f"unabridged: {error}", file=sys.stderr)
-            return 2
-
-    return run
+    test.set_defaults(run=guarded(test_command, ConfigError))
 
 
 def explain_command(args: argparse.Namespace) -> int:
