@@ -247,6 +247,22 @@ def make_config() -> Any:
 
 
 @pytest.fixture(scope="session")
+def small_vision() -> dict[str, Any]:
+    """The released vision configuration with small numbers, for `make_config`'s width."""
+    return K3Config.released().to_dict()["vision_config"] | {
+        "init_pos_emb_height": 6,
+        "init_pos_emb_width": 8,
+        "vt_num_hidden_layers": 2,
+        "vt_num_attention_heads": 3,
+        "vt_hidden_size": 32,
+        "vt_intermediate_size": 64,
+        "qkv_hidden_size": 48,
+        "mm_hidden_size": 32,
+        "text_hidden_size": 256,
+    }
+
+
+@pytest.fixture(scope="session")
 def make_model() -> Any:
     return small_model
 

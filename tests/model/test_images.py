@@ -28,18 +28,6 @@ from unabridged.model.images import ImageError, read_image, read_part, scaled_si
 from unabridged.model.k3 import K3
 from unabridged.model.state_store import entries
 
-VISION = {
-    "init_pos_emb_height": 6,
-    "init_pos_emb_width": 8,
-    "vt_num_hidden_layers": 2,
-    "vt_num_attention_heads": 3,
-    "vt_hidden_size": 32,
-    "vt_intermediate_size": 64,
-    "qkv_hidden_size": 48,
-    "mm_hidden_size": 32,
-    "text_hidden_size": 256,
-}
-
 
 def noise(height: int, width: int, channels: int = 3, seed: int = 0) -> np.ndarray:
     """Smooth enough that scaling means something, and with hard edges."""
@@ -248,17 +236,17 @@ def seeing(
     tmp_path_factory: pytest.TempPathFactory,
     make_config: Any,
     make_model: Any,
+    small_vision: dict[str, Any],
     ranks: dict[bytes, int],
     tokenizer: Tokenizer,
 ) -> tuple[Path, K3]:
     """A checkpoint of a small model with a vision tower, and the model."""
     folder = tmp_path_factory.mktemp("seeing")
     document = make_config(vocab_size=tokenizer.vocab_size).to_dict()
-    vision = K3Config.released().to_dict()["vision_config"] | VISION
     config = K3Config.from_dict(
         document
         | {
-            "vision_config": vision,
+            "vision_config": small_vision,
             "eos_token_id": tokenizer.end_of_msg_id,
             "media_placeholder_token_id": tokenizer.media_pad_id,
         }

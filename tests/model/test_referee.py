@@ -32,17 +32,6 @@ from unabridged.model.k3 import K3
 
 pytestmark = pytest.mark.referee
 
-VISION = {
-    "init_pos_emb_height": 6,
-    "init_pos_emb_width": 8,
-    "vt_num_hidden_layers": 2,
-    "vt_num_attention_heads": 3,
-    "vt_hidden_size": 32,
-    "vt_intermediate_size": 64,
-    "qkv_hidden_size": 48,
-    "mm_hidden_size": 32,
-    "text_hidden_size": 256,
-}
 PLACEHOLDER = 7
 
 
@@ -110,14 +99,14 @@ def pair(
     request: pytest.FixtureRequest,
     make_config: Any,
     make_model: Any,
+    small_vision: dict[str, Any],
     nemo: ModuleType,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> tuple[K3, Any]:
     """Our model and theirs, both read from the checkpoint that ours was written to."""
     ids = {"pad_token_id": 0, "bos_token_id": 0}
     document = make_config(quantized=request.param, **ids).to_dict()
-    vision = K3Config.released().to_dict()["vision_config"] | VISION
-    changes = {"vision_config": vision, "media_placeholder_token_id": PLACEHOLDER} | ids
+    changes = {"vision_config": small_vision, "media_placeholder_token_id": PLACEHOLDER} | ids
     config = K3Config.from_dict(document | changes | {"dtype": "float32"})
     folder = tmp_path_factory.mktemp("referee")
     save_model(make_model(config, dtype=torch.float32), folder)
