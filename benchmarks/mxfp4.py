@@ -4,7 +4,8 @@
 
 Expert matrices of the 2.8T model, [3072, 3584], 24 of them in turn. Each line is a way to multiply
 one of them with a batch: time, and its ratio to torch's product with the same weights in bfloat16
-and in float32 (on a CPU without bfloat16 instructions torch's own is very slow, and the ratio to
+and in float32. Where a CPU has no bfloat16 instructions torch's own is slow for large batches, and
+the ratio to float32 says more.
 
 Goals: compiled, batch 1 at most 0.4x bfloat16 on one thread and 0.5x on two; batch 32 at most
 1.5x; without a compiler at most 20x at batch 1; packed weights under 30 % of bfloat16's memory.

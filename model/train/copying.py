@@ -128,6 +128,74 @@ def replaced(some: Names) -> list[Part]:
     return parts
 
 
+def ordered(some: Names) -> list[Part]:
+    """A search's hits in files whose paths begin alike; then the paths in their order, then each
+    with its lines.
+
+    What stands right before a path's own part is the same for all of them, so what comes next
+    follows only from what came before it.
+    """
+    rng = some.rng
+    folder = rng.choice(("", rng.choice(some.words), "_".join(rng.choices(some.words, k=2))))
+    folder += "/" if folder else ""
+    stems = dict.fromkeys(
+        rng.choice(("", "", "", "test_")) + "_".join(rng.choices(some.words, k=rng.choice((1, 2))))
+        for _ in range(rng.randint(2, 7))
+    )
+    target, *others = some.names(rng.randint(3, 8))
+    hits: dict[str, list[str]] = {}
+    for stem in stems:
+        number = 0
+        hits[f"{folder}{stem}.py"] = lines = []
+        for line in code_lines(some, rng.choice((1, 1, 2, 3)), [target, target, *others]):
+            number += rng.randint(1, 12)
+            lines.append(f"{number}:{line}")
+    parts = [Part("".join(f"{path}\n" + "\n".join(hits[path]) + "\n" for path in hits) + "\n[")]
+    for path in hits:
+        parts += [Part('"', 1.0), Part(path, 1.0, exact=True), Part('", ', 1.0)]
+    for path, lines in hits.items():
+        for line in lines:
+            parts += [Part("]\n", 1.0), Part(path, 1.0, exact=True), Part("\n", 1.0)]
+            parts.append(Part(line.partition(":")[2].strip(), 1.0, exact=True))
+    return parts
+
+
+def changed(some: Names) -> list[Part]:
+    """Values and what they are to be; then each as it was, and as it is to be."""
+    rng = some.rng
+
+    def value() -> str:
+        kind = rng.random()
+        if kind < 0.6:
+            return str(
+                rng.choice((rng.randint(0, 99), rng.randint(100, 999), rng.randint(0, 9999)))
+            )
+        return f'"{word(rng, some.pieces)}"' if kind < 0.9 else rng.choice(("True", "False"))
+
+    names = [name.upper() if rng.random() < 0.5 else name for name in some.names(rng.randint(2, 7))]
+    shape, asked = rng.choice(
+        (
+            ("{} = {}", "{} is to be {}."), ("{} = {}", "Set {} to {}."), ("{} = {}", "{} -> {}"),
+            ("{}={}", "The default of {} should be {}."), ("{}: {}", "{}, now {}"),
+        )
+    )  # fmt: skip
+    was = {name: value() for name in names}
+    wanted = {name: value() for name in rng.sample(names, rng.randint(1, len(names)))}
+    texts = [shape.format(*pair) + "\n" for pair in was.items()]
+    texts += [asked.format(*pair) + "\n" for pair in wanted.items()]
+    if rng.random() < 0.5:  # in use, the words come before the file is looked at
+        texts = texts[len(was) :] + texts[: len(was)]
+    parts = [Part("".join(texts) + "\n")]
+    for name, new in wanted.items():
+        for begin, given in (("old: ", was[name]), ("new: ", new)):
+            parts += [
+                Part(begin),
+                Part(shape.format(name, given), 1.0, exact=True),
+                Part("\n", 1.0),
+            ]
+    return parts
+
+
 def code_lines(some: Names, count: int, names: list[str] | None = None) -> list[str]:
     """Lines of Python that use a few names again and again."""
     rng = some.rng
@@ -176,7 +244,14 @@ def calls(some: Names) -> list[dict[str, Any]]:
     return [*messages, {"role": "assistant", "content": summary}]
 
 
-TEXTS: tuple[Callable[[Names], list[Part]], ...] = (repeat, recall, lines, replaced)
+TEXTS: tuple[Callable[[Names], list[Part]], ...] = (
+    repeat,
+    recall,
+    lines,
+    replaced,
+    ordered,
+    changed,
+)
 
 
 def draw(rng: random.Random, tokenizer: Tokenizer, drills: float = 0.1) -> Sample:

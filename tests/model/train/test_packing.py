@@ -144,6 +144,7 @@ def test_copying_is_the_same_everywhere_for_a_seed_and_never_the_same_for_two(
     ours, others = some(1), some(2)
     assert {s.family for s in ours} == {
         "copy/drill", "copy/repeat", "copy/recall", "copy/lines", "copy/replaced", "copy/calls",
+        "copy/ordered", "copy/changed",
     }  # fmt: skip
     assert all(a.tokens != b.tokens for a in ours for b in others)
     for sample in ours:
@@ -155,7 +156,34 @@ def test_what_is_copied_stands_in_the_context(tokenizer: Tokenizer) -> None:
     rng = random.Random(3)
     for _ in range(100):
         sample = copying.draw(rng, tokenizer)
-        if sample.family in ("copy/drill", "copy/repeat", "copy/recall", "copy/lines"):
+        if sample.family in (
+            "copy/drill",
+            "copy/repeat",
+            "copy/recall",
+            "copy/lines",
+            "copy/ordered",
+        ):
             for a, b in sample.exact:
                 copied = tokenizer.decode_bytes(sample.tokens[a:b])
                 assert copied in tokenizer.decode_bytes(sample.tokens[:a])
+
+
+def test_paths_that_begin_alike_come_in_the_order_in_which_they_were_shown() -> None:
+    for seed in range(30):
+        parts = copying.ordered(copying.Names(random.Random(seed)))
+        shown = [line for line in parts[0].text.splitlines() if line.endswith(".py")]
+        assert [part.text for part in parts if part.exact][: len(shown)] == shown
+
+
+def test_what_is_changed_is_said_as_it_was_and_then_as_it_is_to_be() -> None:
+    for seed in range(30):
+        first, *rest = copying.changed(copying.Names(random.Random(seed)))
+        pairs = zip(rest[::3], rest[1::3], strict=True)
+        told = [(begin.text, line.text) for begin, line in pairs]
+        for (old, before), (new, after) in zip(told[::2], told[1::2], strict=True):
+            assert (old, new) == ("old: ", "new: ")
+            assert before in first.text.splitlines()
+            name = before.partition("=")[0].partition(":")[0].strip()
+            value = after.removeprefix(before[: len(name)]).lstrip(" =:")
+            assert after.startswith(name)
+            assert any(name in line and value in line for line in first.text.splitlines())
