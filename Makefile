@@ -6,6 +6,11 @@ STAMP := $(VENV)/.ready
 # vLLM pins what it stands on, so it gets an environment of its own.
 VLLM := .venv-vllm
 VLLM_STAMP := $(VLLM)/.ready
+HARBOR := .venv-harbor
+HARBOR_STAMP := $(HARBOR)/.ready
+# The first that works and is new enough: a name may be pyenv's, without a version behind it.
+HARBOR_PYTHON ?= $(shell for python in python3.12 python3.13 python3 $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.1[2-9]*/bin/python; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && echo "$$python" && break; done)
 # `python -m pip` everywhere: console scripts carry absolute paths, this does not.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
@@ -59,12 +64,17 @@ vllm: venv-vllm
 	OMP_NUM_THREADS=1 $(VLLM)/bin/python -m pytest -m vllm tests/model/vllm_plugin
 
 # Harbor needs Python 3.12 and some 120 packages, so it has an environment of its own.
-harbor: venv
-	test -x .venv-harbor/bin/harbor || (python3.12 -m venv .venv-harbor && .venv-harbor/bin/python -m pip install -q --disable-pip-version-check harbor==0.26.0)
+harbor: venv $(HARBOR_STAMP)
 	$(BIN)/python -m pytest -n 0 -m harbor tests/evals/test_harbor.py
+
+$(HARBOR_STAMP): Makefile
+	@test -n "$(HARBOR_PYTHON)" || { echo "make harbor: no Python 3.12 or later was found: install one, or name it with HARBOR_PYTHON=/path/to/python" >&2; exit 1; }
+	test -x $(HARBOR)/bin/python || "$(HARBOR_PYTHON)" -m venv $(HARBOR)
+	$(HARBOR)/bin/python -m pip --disable-pip-version-check -q install 'harbor==0.26.0'
+	touch $@
 
 long: venv
 	$(BIN)/python -m pytest -n 2 -m long
 
 clean:
-	rm -rf $(VENV) $(VLLM) build *.egg-info
+	rm -rf $(VENV) $(VLLM) $(HARBOR) build *.egg-info
