@@ -27,6 +27,9 @@ SERVICE = "unabridged"
 KEYRING_SECONDS = 3.0
 """A keyring that asks a person who is not there would never answer."""
 
+LOADING_SECONDS = 20.0
+"""On a cold disk the first start after an installation loads its back ends for seconds."""
+
 T = TypeVar("T")
 
 
@@ -162,21 +165,27 @@ def _keyring(use: Callable[[Any], T]) -> T:
     """
     results: list[T] = []
     errors: list[BaseException] = []
+    loaded = threading.Event()
 
     def work() -> None:
         try:
             import keyring
             from keyring.errors import NoKeyringError
 
+            keyring.get_keyring()
+            loaded.set()
             try:
                 results.append(use(keyring))
             except NoKeyringError as error:
                 raise _NoKeyringError from error
         except BaseException as error:  # noqa: BLE001 - back ends raise whatever they like
             errors.append(error)
+        finally:
+            loaded.set()
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
+    loaded.wait(LOADING_SECONDS)
     thread.join(KEYRING_SECONDS)
     if results:
         return results[0]

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from configparser import ConfigParser
 from pathlib import Path
@@ -34,11 +35,33 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sdist(checkout: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sdist")
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run(
+        [sys.executable, "-c", build, str(folder)], cwd=checkout, capture_output=True, check=True
+    )
+    (built,) = folder.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the sdist, as `python -m build` does: what is missing there is missing here."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([*PIP, "wheel", *OFFLINE, "-w", str(folder), str(checkout)], check=True)
+    subprocess.run([*PIP, "wheel", *OFFLINE, "-w", str(folder), str(sdist)], check=True)
     (built,) = folder.glob("*.whl")
     return built
+
+
+def test_the_sdist_holds_the_package_and_what_builds_it(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        paths = [Path(member.name) for member in archive.getmembers() if member.isfile()]
+    assert {path.parts[0] for path in paths} == {sdist.name.removesuffix(".tar.gz")}
+    assert {path.parts[1] for path in paths} == {
+        *PACKAGES, "__init__.py", "__main__.py", "cli.py", "py.typed", "pyproject.toml",
+        "LICENSE", "MANIFEST.in", "README.md", "PKG-INFO", "setup.cfg", "unabridged.egg-info",
+    }  # fmt: skip
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path, checkout: Path) -> None:
@@ -110,8 +133,8 @@ def test_it_runs_from_where_it_is_installed(wheel: Path, tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_the_wheel_and_its_description_are_in_order(wheel: Path) -> None:
-    for command in (["twine", "check", "--strict"], ["check_wheel_contents"]):
+def test_what_is_built_and_its_description_are_in_order(sdist: Path, wheel: Path) -> None:
+    for command in (["twine", "check", "--strict", str(sdist)], ["check_wheel_contents"]):
         done = subprocess.run(
             [sys.executable, "-m", *command, str(wheel)],
             capture_output=True,
@@ -121,29 +144,102 @@ def test_the_wheel_and_its_description_are_in_order(wheel: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+# --- installed as a user does ---------------------------------------------------------------------
+
+
+def interpreter(version: str) -> str:
+    """An interpreter of this version: on PATH (and no shim that leads nowhere), or of pyenv."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = (shutil.which(f"python{version}"), *pyenv.glob(f"{version}.*/bin/python{version}"))
+    for python in filter(None, found):
+        tried = subprocess.run([python, "-c", "import venv"], capture_output=True, check=False)
+        if tried.returncode == 0:
+            return str(python)
+    pytest.skip(f"needs Python {version}")
+
+
+@pytest.fixture(scope="module")
+def installers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with `pipx` and `uv`, from the index that pip is set up for."""
+    folder = tmp_path_factory.mktemp("installers")
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "--disable-pip-version-check", "-q"]
+    subprocess.run([*pip, "install", "pipx", "uv"], check=True)
+    return folder / "bin"
+
+
+def installed(way: str, python: str, wheel: str, installers: Path, home: Path) -> Path:
+    """Install the wheel in one of the ways; the environment that it is in."""
+    tools = home / "tools"
+    env = {
+        **os.environ,
+        "HOME": str(home),
+        "PIPX_HOME": str(home / "pipx"),
+        "PIPX_BIN_DIR": str(tools),
+        "UV_TOOL_DIR": str(home / "uv"),
+        "UV_TOOL_BIN_DIR": str(tools),
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
+    if way == "pip":
+        subprocess.run([python, "-m", "venv", str(home / "venv")], check=True)
+        command = [str(home / "venv/bin/python"), "-m", "pip", "-q", "install", wheel]
+    elif way == "pipx":
+        command = [str(installers / "pipx"), "install", "--python", python, wheel]
+    else:
+        command = [str(installers / "uv"), "tool", "install", "--python", python, wheel]
+    subprocess.run(command, env=env, check=True)
+    if way == "pip":
+        return home / "venv"
+    assert (tools / "unabridged").exists(), "the program is where the installer puts programs"
+    return (tools / "unabridged").resolve().parents[1]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("extras", ["", "[acp,mcp]"])
-def test_plain_pip_installs_it_into_an_empty_environment(
-    wheel: Path, tmp_path: Path, extras: str
+@pytest.mark.parametrize(
+    ("way", "version", "extras"),
+    [
+        *((way, version, "") for way in ("pip", "pipx", "uv") for version in ("3.11", "3.12", "3.13")),
+        ("pip", "3.11", "[acp,mcp]"),
+    ],
+)  # fmt: skip
+def test_it_works_where_a_user_installs_it(
+    wheel: Path, installers: Path, tmp_path: Path, way: str, version: str, extras: str
 ) -> None:
-    """With what it depends on, from the index that pip is set up for; nothing heavy comes along."""
-    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
-    python = tmp_path / "venv/bin/python"
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "-q"]
-    subprocess.run([*pip, "install", f"unabridged{extras} @ {wheel.as_uri()}"], check=True)
-    subprocess.run([*pip, "check"], check=True)
-    listed = subprocess.run([*pip, "list", "--format=freeze"], capture_output=True, text=True, check=True)  # fmt: skip
-    names = {line.partition("==")[0] for line in listed.stdout.splitlines()}
+    """Into an empty environment, with what it depends on; nothing heavy comes along."""
+    wanted = f"unabridged{extras} @ {wheel.as_uri()}" if extras else str(wheel)
+    place = installed(way, interpreter(version), wanted, installers, tmp_path)
+    (site,) = place.glob("lib/python*/site-packages")
+    assert site.parent.name == f"python{version}"
+    names = {path.name.partition("-")[0] for path in site.glob("*.dist-info")}
     assert not names & {"torch", "vllm", "numpy", "ray", "transformers"}
-    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
-    program = str(tmp_path / "venv/bin/unabridged")
-    for words, code in ((["--version"], 0), (["doctor"], 1), (["config", "check"], 0),
-                        (["completion", "bash"], 0), (["policy", "explain", "--", "ls"], 0),
-                        (["acp"], 2)):  # fmt: skip
+
+    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/a.txt").write_text("one\n")
+    (tmp_path / "s.json").write_text(
+        """{"turns": [
+            {"calls": [{"name": "edit", "arguments": {"path": "a.txt", "old": "one", "new": "two"}}]},
+            {"calls": [{"name": "finish", "arguments": {"status": "done", "summary": "ok"}}]}]}"""
+    )
+    run = ["run", "x", "--repo", "repo"]
+    # No keyring of whoever runs the tests is asked for a key.
+    env = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "PYTHON_KEYRING_BACKEND": "keyring.backends.fail.Keyring",
+    }
+    for words, code in (
+        (["--version"], 0), (["doctor"], 1), (["config", "check"], 0), (["completion", "bash"], 0),
+        (["policy", "explain", "--", "ls"], 0), (["acp"], 2), (["serve"], 2),
+        (run, 2), ([*run, "--base-url", "local:"], 2),
+        ([*run, "--script", "s.json"], 3), ([*run, "--script", "s.json", "--allow", "write:a.txt"], 0),
+    ):  # fmt: skip
         done = subprocess.run(
-            [program, *words], env=env, cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL,
-            check=False,
+            [str(place / "bin/unabridged"), *words], env=env, cwd=tmp_path, text=True,
+            capture_output=True, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
-        assert done.returncode == code, done.stderr
-        assert b"Traceback" not in done.stderr
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        assert "Traceback" not in done.stderr
+        if code == 2:
+            assert done.stderr.count("\n") == 1, (words, done.stderr)
+    assert (tmp_path / "repo/a.txt").read_text() == "two\n"

@@ -234,3 +234,19 @@ def test_by_default_the_file_is_in_the_users_configuration(
     found = find(OTHER, {})
     assert found is not None
     assert found.value == KEY
+
+
+def test_a_keyring_that_is_slow_to_load_is_not_one_that_hangs(
+    ring: Ring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(OTHER, KEY, folder=tmp_path)
+
+    def slow() -> Ring:
+        time.sleep(0.4)
+        return ring
+
+    monkeypatch.setattr(credentials, "KEYRING_SECONDS", 0.1)
+    monkeypatch.setattr(keyring, "get_keyring", slow)
+    found = find(OTHER, {}, folder=tmp_path)
+    assert found is not None
+    assert found.source == "keyring"
