@@ -196,6 +196,41 @@ def changed(some: Names) -> list[Part]:
     return parts
 
 
+def latest(some: Names) -> list[Part]:
+    """Names that get values more than once; now and then one of them, with the last it got."""
+    rng = some.rng
+    keys = some.names(rng.randint(2, 5))
+    between = rng.choice((" = ", ": ", " is now ", "\n"))
+    parts: list[Part] = []
+    held: dict[str, str] = {}
+    for _ in range(rng.randint(6, 16)):
+        key = rng.choice(keys)
+        if key in held and rng.random() < 0.6:
+            parts += [Part(f"now {key}{between}"), Part(held[key], 1.0, exact=True)]
+            parts.append(Part("\n", 1.0))
+            continue
+        held[key] = rng.choice((some.name(), some.path(), str(rng.randint(0, 9999))))
+        parts.append(Part(f"{key}{between}{held[key]}\n"))
+    key = rng.choice(list(held))
+    return [*parts, Part(f"now {key}{between}"), Part(held[key], 1.0, exact=True), Part("\n", 1.0)]
+
+
+def chosen(some: Names) -> list[Part]:
+    """Paths that begin alike; then one of them is meant, and another, and each is said again."""
+    rng = some.rng
+    folder = "_".join(rng.choices(some.words, k=rng.choice((1, 1, 2)))) + "/"
+    stems = rng.sample(some.words, rng.randint(2, 4))
+    paths = [f"{folder}{stem}.py" for stem in stems]
+    parts = [
+        Part("\n".join(f"{path}\n{rng.randint(1, 30)}:{some.name()}" for path in paths) + "\n")
+    ]
+    asked = rng.choice(("{}\n", "{}, please.\n", "I mean {}.\n", "The one in {}.\n"))
+    for path in rng.choices(paths, k=rng.randint(2, 6)):
+        parts += [Part(asked.format(path)), Part("They mean ", 1.0), Part(path, 1.0, exact=True)]
+        parts += [Part(". edit ", 1.0), Part(path, 1.0, exact=True), Part("\n", 1.0)]
+    return parts
+
+
 def code_lines(some: Names, count: int, names: list[str] | None = None) -> list[str]:
     """Lines of Python that use a few names again and again."""
     rng = some.rng
@@ -245,13 +280,9 @@ def calls(some: Names) -> list[dict[str, Any]]:
 
 
 TEXTS: tuple[Callable[[Names], list[Part]], ...] = (
-    repeat,
-    recall,
-    lines,
-    replaced,
-    ordered,
-    changed,
-)
+    repeat, recall, lines, replaced, ordered, ordered, ordered, changed, changed, latest, chosen,
+)  # fmt: skip
+"""The kinds of samples; what goes wrong longest comes oftener."""
 
 
 def draw(rng: random.Random, tokenizer: Tokenizer, drills: float = 0.1) -> Sample:

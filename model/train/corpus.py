@@ -17,7 +17,7 @@ from ..chat.tokenizer import Tokenizer
 from . import copying
 from .packing import Pack, Sample, Shown, fill, sample_of_session
 from .recipe import Phase, Recipe
-from .renaming import RARE, renamed, spellings, words_of
+from .renaming import NAMED, RARE, renamed, spellings, words_of
 
 _TRIES = 1000
 
@@ -69,9 +69,10 @@ class Sessions:
             return _session(file.readline(), path, index)
 
     def made_up(self, session: dict[str, Any]) -> list[str]:
-        """The words of a session that hardly any other has."""
+        """The words of a session's names, as far as they mean nothing outside of names."""
         limit = max(1, RARE * len(self))
-        return [word for word in words_of(session) if self._seen[word] <= limit]
+        words = words_of(session)
+        return [word for word in words if word in NAMED or self._seen[word] <= limit]
 
 
 def _session(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -14,10 +14,53 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ...evals.tasks.names import VERBS, WORDS
 from ..chat.tokenizer import Tokenizer
 
-RARE = 0.001
+RARE = 0.003
 """Share of the sessions up to which a word counts as made up: phrases and Python come oftener."""
+_SAID = frozenset(
+    [
+        "build",
+        "check",
+        "close",
+        "count",
+        "draw",
+        "editor",
+        "event",
+        "field",
+        "fill",
+        "filter",
+        "find",
+        "fold",
+        "folder",
+        "hold",
+        "join",
+        "keep",
+        "match",
+        "move",
+        "open",
+        "owner",
+        "place",
+        "plan",
+        "print",
+        "read",
+        "sample",
+        "seed",
+        "shape",
+        "share",
+        "signal",
+        "split",
+        "start",
+        "take",
+        "turn",
+        "watch",
+        "write",
+    ]
+)
+"""Words of generated names that users, tools and code say too: what they mean there must stay."""
+NAMED: frozenset[str] = frozenset((*WORDS, *VERBS)) - _SAID
+"""The English words of generated names. They come in many sessions, and are made up all the same."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _SHORTEST, _LONGEST = 3, 10
 """Letters of a word."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -138,13 +139,13 @@ def test_copying_is_the_same_everywhere_for_a_seed_and_never_the_same_for_two(
 ) -> None:
     def some(seed: int) -> list[Sample]:
         rng = random.Random(seed)
-        return [copying.draw(rng, tokenizer) for _ in range(40)]
+        return [copying.draw(rng, tokenizer) for _ in range(80)]
 
     assert some(1) == some(1)
     ours, others = some(1), some(2)
     assert {s.family for s in ours} == {
         "copy/drill", "copy/repeat", "copy/recall", "copy/lines", "copy/replaced", "copy/calls",
-        "copy/ordered", "copy/changed",
+        "copy/ordered", "copy/changed", "copy/latest", "copy/chosen",
     }  # fmt: skip
     assert all(a.tokens != b.tokens for a in ours for b in others)
     for sample in ours:
@@ -187,3 +188,15 @@ def test_what_is_changed_is_said_as_it_was_and_then_as_it_is_to_be() -> None:
             value = after.removeprefix(before[: len(name)]).lstrip(" =:")
             assert after.startswith(name)
             assert any(name in line and value in line for line in first.text.splitlines())
+
+
+def test_the_last_value_of_a_name_is_the_one_to_say() -> None:
+    for seed in range(30):
+        held: dict[str, str] = {}
+        said = ""
+        for part in copying.latest(copying.Names(random.Random(seed))):
+            if part.exact:
+                assert part.text == held[said]
+            held.update(re.findall(r"^(?!now )(\w+)(?: = |: | is now |\n)(.+)\n$", part.text))
+            if asked := re.match(r"now (\w+)", part.text):
+                said = asked[1]

@@ -100,3 +100,14 @@ def test_only_words_that_hardly_any_other_session_has_are_replaced(
         text = "".join(tokenizer.decode(sample.tokens) for sample in pack.samples)
         assert "Replaced 1 occurrence in src/" in text
         assert any(word in text for name in names for word in name) is kept
+
+
+def test_the_english_words_of_names_are_replaced_however_often_they_come(tmp_path: Path):
+    file = tmp_path / "sessions.jsonl"
+    lines = [
+        json.dumps(session("fill_market", "plan_cabin", "src/a.py")) + "\n" for _ in range(400)
+    ]
+    file.write_bytes("".join(lines).encode())
+    sessions = Sessions([file], "train")
+    # `fill` and `plan` mean something outside of names, `src` and `py` are in no list of words.
+    assert sorted(sessions.made_up(sessions[0])) == ["cabin", "market"]
