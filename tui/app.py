@@ -532,8 +532,7 @@ class UnabridgedApp(App[None]):
     async def action_stop(self) -> None:
         """Close what is open; else stop what runs, wherever it is."""
         if len(self.screen_stack) > 1:
-            for name in ("close",):
-                await self.screen.run_action(name)
+            await self.screen.run_action("close")
             return
         if self._one("#suggestions").display:
             self._close_suggestions()
