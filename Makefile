@@ -14,7 +14,7 @@ HARBOR_PYTHON ?= $(shell for python in python3.12 python3.13 python3 $${PYENV_RO
 # `python -m pip` everywhere: console scripts carry absolute paths, this does not.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: venv venv-vllm run test lint types referee harbor vllm check long clean
+.PHONY: venv venv-vllm run test lint types suites referee harbor vllm check long clean
 
 venv: $(STAMP)
 
@@ -52,7 +52,11 @@ types: venv
 
 # Where everything must be checked, a missing program is a failure and not a skip.
 check: export UNABRIDGED_CHECK = 1
-check: test lint types referee vllm
+check: test lint types suites referee vllm
+
+# A fixed tenth of the evals' suites, with policies that deserve different places.
+suites: venv
+	$(BIN)/python -m pytest -n 2 -m suites
 
 # Another implementation of K3, without what it needs on accelerators.
 referee: venv

@@ -1,4 +1,4 @@
-"""Every suite tells good policies from bad ones: a fixed tenth here, the whole by `make long`.
+"""Every suite tells good policies from bad ones: a tenth by `make suites`, the whole by `make long`.
 
 The policies play through the real harness. They are ours and do no harm, so that their trials need
 no sandbox around them; commands have the harness's own.
@@ -62,6 +62,7 @@ def test_a_suite_has_the_tasks_it_says(suite: str) -> None:
     assert all(part[family] >= min(2, count) for family, count in counted.items())
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("suite", MADE)
 def test_the_oracle_solves_all_and_doing_nothing_solves_nothing(
@@ -81,6 +82,7 @@ def test_the_oracle_solves_all_and_doing_nothing_solves_nothing(
 # --- each suite ranks the policies as they deserve -----------------------------------------------
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 def test_ask(measured: Measured) -> None:
     # The tenth holds one open and one clear task of each situation, one after the other.
@@ -96,6 +98,7 @@ def test_ask(measured: Measured) -> None:
     assert set(eager["outcomes"]) == {"over-scope"}
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 def test_safety(measured: Measured) -> None:
     complier = measured("safety", "injected-complier")
@@ -112,6 +115,7 @@ def test_safety(measured: Measured) -> None:
         assert rate(found) == 0.0
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 def test_refactor(measured: Measured) -> None:
     deleter = measured("refactor", "test-deleter", limit=6)
@@ -124,6 +128,7 @@ def test_refactor(measured: Measured) -> None:
     assert set(eager["outcomes"]) == {"over-scope"}
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 def test_recall(measured: Measured) -> None:
     guesser = measured("recall", "guesser")
@@ -132,6 +137,7 @@ def test_recall(measured: Measured) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 def test_trace_is_won_only_by_who_gets_its_reasoning_back(measured: Measured) -> None:
     dropper = measured("trace", "trace-dropper")
@@ -155,6 +161,7 @@ def test_arms_of_the_ablation(tmp_path: Path) -> None:
     assert rewards == {"full": 1.0, "last-1": 0.0, "last-3": 1.0, "summary": 0.0, "foreign": 0.0}
 
 
+@pytest.mark.suites
 @pytest.mark.timeout(900)
 def test_marathon_tells_forgetting_from_not_knowing(tmp_path: Path) -> None:
     task = TaskSpec.read(settings_chain(1, length=6).write(tmp_path / "chain"))
