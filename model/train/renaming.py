@@ -59,7 +59,13 @@ _SAID = frozenset(
     ]
 )
 """Words of generated names that users, tools and code say too: what they mean there must stay."""
-NAMED: frozenset[str] = frozenset((*WORDS, *VERBS)) - _SAID
+_PARAMETERS = (
+    "items", "values", "numbers", "entries", "sizes", "marks", "points", "weights", "amount",
+    "level", "height", "score", "speed", "depth", "extra", "near", "far", "price", "tax", "width",
+    "length",
+)  # fmt: skip
+"""Of generated functions: so few that a model would rather guess than look."""
+NAMED: frozenset[str] = frozenset((*WORDS, *VERBS, *_PARAMETERS)) - _SAID
 """The English words of generated names. They come in many sessions, and are made up all the same."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _SHORTEST, _LONGEST = 3, 10
