@@ -31,6 +31,7 @@ SETTINGS_VERSION = 1
 """Raised when an older reader could misread a newer file, which then says `version = 2`."""
 Effort = Literal["low", "high", "max"]
 Preloading = Literal["auto", "off"]
+Counting = Literal["auto", "endpoint", "off"]
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -56,6 +57,8 @@ class ModelSection(Section):
     """The model's `tiktoken.model`, to count tokens exactly."""
     preload: Preloading = "auto"
     """Whether the repository goes ahead to an endpoint that keeps states, or never."""
+    count: Counting = "auto"
+    """Whether the endpoint counts a repository's tokens: on one's own network, anywhere, or never."""
 
 
 class PriceSection(Section):
@@ -140,6 +143,7 @@ class Config:
     dialect: str | None = None
     vocabulary: Path | None = None
     preload: Preloading = "auto"
+    count: Counting = "auto"
     load_limit: float = 1.0
     prices: Mapping[str, PriceSection] = field(default_factory=dict[str, PriceSection])
     limits: Limits = field(default_factory=Limits)
@@ -259,6 +263,11 @@ def load_config(
             "model.preload",
             (mine.model.preload if "preload" in mine.model.model_fields_set else None, str(user)),
             (mine.model.preload, "default"),
+        ),
+        count=pick(
+            "model.count",
+            (mine.model.count if "count" in mine.model.model_fields_set else None, str(user)),
+            (mine.model.count, "default"),
         ),
         load_limit=pick(
             "money.load_limit",

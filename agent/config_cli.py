@@ -62,6 +62,7 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
         "model.dialect": config.dialect,
         "model.vocabulary": config.vocabulary and str(config.vocabulary),
         "model.preload": config.preload,
+        "model.count": config.count,
         "money.load_limit": config.load_limit,
         **{f"limits.{name}": limit for name, limit in config.limits},
     }.items():

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +40,9 @@ def add_parser(commands: Any, name: str, line: str) -> None:
     ):
         parser = inner.add_parser(command, help=text, description=text[0].upper() + text[1:] + ".")
         _options(parser)
+        if run is plan_command:
+            parser.add_argument("--count", action="store_true",
+                                help="send the files to the endpoint, to be counted by it")  # fmt: skip
         parser.set_defaults(run=guarded(run, ContextError, ValueError))
 
 
@@ -102,7 +106,22 @@ def _load(args: argparse.Namespace) -> tuple[Path, int, Load]:
         scale=1.0 if vocabulary else read_scale(cache, _config().model),
         counter=counter(vocabulary),
     )
+    if getattr(args, "count", False):
+        loaded = _counted(loaded, cache)
     return root, window, loaded
+
+
+def _counted(loaded: Load, cache: Path) -> Load:
+    from .config import ConfigError
+    from .counting import NO_CALL, counted, counting
+
+    try:
+        asks = counting(_config(), asked=True)
+    except ConfigError as error:
+        raise ContextError(str(error)) from error
+    if asks is None:
+        return replace(loaded, note=f"estimated: {NO_CALL}")
+    return counted(loaded, asks, cache)
 
 
 def _work_tree() -> Path:
@@ -152,6 +171,7 @@ def document(root: Path, window: int, loaded: Load, price: Price | None) -> dict
         "window": window,
         "tokens": loaded.tokens,
         "exact": loaded.exact,
+        "note": loaded.note,
         "share": round(loaded.tokens / window, 4),
         "files": loaded.files,
         "bytes": loaded.size,
@@ -175,7 +195,9 @@ def plan_text(window: int, loaded: Load, price: Price | None) -> Iterator[str]:
         f"Loaded    {loaded.files:,} files whole, {loaded.size:,} bytes; with the frame "
         f"{about}{loaded.tokens:,} tokens, {loaded.tokens / window:.0%} of {window:,}"
     )
-    if not loaded.exact:
+    if loaded.note:
+        yield f"          ({loaded.note})"
+    elif not loaded.exact:
         yield "          (an estimate; --vocabulary FILE counts exactly)"
     if price:
         yield f"Price     ${price.cold:.2f} to send once, ${price.cached:.2f} when cached ({price.model})"

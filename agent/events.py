@@ -101,7 +101,9 @@ class RepositoryLoaded(Event):
     tokens: int
     """Of all segments, with the room for the chat format around each."""
     exact: bool
-    """Whether they were counted with the model's vocabulary."""
+    """Whether they were counted: with the model's vocabulary, or by the endpoint."""
+    counted: str = ""
+    """Who counted, or why nobody did, where an endpoint was to."""
     estimated: int = 0
     """The estimate before it was corrected by earlier reports; 0 where it was counted."""
     options: dict[str, Any] = {}

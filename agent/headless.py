@@ -143,6 +143,9 @@ class Reporter:
                 self._line(line)
         if self._output.format == "text":
             self._say(self._session.sandbox)
+            loaded = self._session.loaded
+            if loaded is not None and loaded.note:
+                self._say(f"repository: {loaded.tokens:,} tokens, {loaded.note}")
         return self
 
     def __exit__(self, *_error: object) -> None:

@@ -14,6 +14,7 @@ from .context.errors import Stop, never
 from .context.selection import Options
 from .context_options import cache_folder, counter, mentioned
 from .core import OnAsk
+from .counting import counting
 from .events import RunStarted, SessionStarted
 from .policy import Mode, Rule
 from .providers.base import Provider
@@ -108,6 +109,7 @@ class Opening:
             context=self.context,
             preload=config.preload,
             counter=counter(config.vocabulary),
+            counting=counting(config) if self.script is None else None,
             cache=self.cache,
             mcp={**config.mcp, **self.mcp},
             subagents=True,

@@ -421,6 +421,7 @@ def _settings(
     kept: tuple[Rule, ...] = (),
 ) -> Settings:
     from .connect import pricing
+    from .counting import counting
     from .events import Usage
     from .session import Settings
 
@@ -446,6 +447,7 @@ def _settings(
         sandbox=args.sandbox,
         context=read_options(args),
         counter=counter(getattr(args, "vocabulary", None) or config.vocabulary),
+        counting=counting(config) if getattr(args, "script", None) is None else None,
         preload=config.preload,
         rebuild=getattr(args, "rebuild", False),
         cache=cache_folder(),

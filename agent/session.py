@@ -28,6 +28,7 @@ from .config import McpSection, Preloading, config_folder
 from .context.errors import Stop, never
 from .context.load import Counter, Load, Options, load
 from .core import Core, OnAsk, ended
+from .counting import WORTH, EndpointCounter, counted
 from .credentials import key_file
 from .effects import Effect, EffectKind
 from .events import (
@@ -110,6 +111,8 @@ class Settings:
     """Load it anew instead of appending differences to what the last session loaded."""
     counter: Counter | None = None
     """Counts the model's tokens exactly; None: they are estimated."""
+    counting: EndpointCounter | None = None
+    """Counts the total instead, by the endpoint; None: it is not asked."""
     cache: Path | None = None
     """Where a repository's base is kept between sessions; None: each session loads anew."""
     tools: Sequence[AnyTool] | None = None
@@ -461,6 +464,7 @@ class Session:
                 files=loaded.files,
                 tokens=loaded.tokens,
                 exact=loaded.exact,
+                counted=loaded.note,
                 estimated=0 if loaded.exact else sum(one.tokens for one in loaded.segments),
                 options=stated(what_to_load(settings)),
                 outlined=dict(loaded.outlined),
@@ -731,7 +735,7 @@ def load_repository(
     root: Path, window: int, settings: Settings, stop: Stop = never, *, keep: bool = True
 ) -> Load:
     """The repository as a new session is given it; to look only, without `keep`."""
-    return load(
+    loaded = load(
         root,
         window=window,
         options=what_to_load(settings),
@@ -742,6 +746,9 @@ def load_repository(
         keep=keep,
         stop=stop,
     )
+    if settings.counting is None:
+        return loaded
+    return counted(loaded, settings.counting, settings.cache, min(WORTH, window // 2))
 
 
 def options_of(events: Sequence[AnyEvent]) -> Options | None:

@@ -64,7 +64,7 @@ class Load:
     tokens: int
     """Of all segments, with the room for the chat format around each."""
     exact: bool
-    """Whether `tokens` was counted with the model's vocabulary."""
+    """Whether `tokens` was counted: with the model's vocabulary, or by the endpoint."""
     files: int
     """How many files are given whole."""
     size: int
@@ -79,6 +79,8 @@ class Load:
     """When reading began, in ns since the epoch."""
     stamps: Mapping[str, Stamp] = field(default_factory=dict[str, Stamp])
     """Of each file that is given, from before it was read."""
+    note: str = ""
+    """Who counted `tokens`, or why nobody did, where an endpoint was to."""
     keep: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
     """Stores the base for the next load, where `load` was told not to; blocking."""
 
