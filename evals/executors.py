@@ -6,7 +6,10 @@ changes nothing in the results.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import os
+import socket
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -88,16 +91,28 @@ class RayExecutor:
     """On a Ray cluster. Tasks and --out must lie on a file system that all nodes share."""
 
     def __init__(self, address: str | None, jobs: int) -> None:
+        # Read when Ray is imported. A start takes most of a minute on a busy machine, where Ray gives
+        # up after half of one; and nothing about a run is to be reported to Ray's makers.
+        os.environ.setdefault("RAY_raylet_start_wait_time_s", "300")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray  # pyright: ignore[reportMissingImports] - an extra
         except ImportError:
             raise SpecError(
-                "the executor ray needs Ray: install it with `pip install ray`"
+                "the executor ray needs Ray: install it with `pip install 'unabridged[ray]'`"
             ) from None
         self._ray: Any = ray
-        here = {"num_cpus": jobs, "include_dashboard": False}
+        if address:
+            _reach(address)
+        # Trials are a few kilobytes of JSON, so the smallest store that is sensible will do.
+        here = {"num_cpus": jobs, "include_dashboard": False, "object_store_memory": 100 << 20}
         options: dict[str, Any] = {"address": address} if address else here
-        self._ray.init(**options, log_to_driver=False, ignore_reinit_error=True)
+        try:
+            self._ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:
+            where = f"at {address}" if address else "on this machine"
+            said = " ".join(str(error).split())[:200]
+            raise SpecError(f"Ray {where} cannot be used: {said}") from error
         # Which failures are tried again is decided by the results, not by the cluster.
         self._remote: Any = self._ray.remote(num_cpus=1, max_retries=0)(run_trial)
         self._waiting: list[Any] = []
@@ -120,6 +135,17 @@ class RayExecutor:
         for one in self._waiting:
             self._ray.cancel(one, force=True)
         self._ray.shutdown()
+
+
+def _reach(address: str) -> None:
+    """Raises SpecError at once where nobody listens: Ray itself would try for many minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host:  # such as `auto`, which Ray looks up
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"there is no Ray at {address}: {error}") from error
 
 
 def executor(name: str, jobs: int) -> Executor:

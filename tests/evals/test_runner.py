@@ -142,25 +142,6 @@ def test_a_pool_gives_the_rewards_of_one_process(suite: Suite, tmp_path: Path) -
     assert rewards[0] == rewards[1] == [1.0, 1.0, 0.0, 0.0]
 
 
-def test_ray_gives_the_same_rewards(suite: Suite, tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    from unabridged.evals.executors import RayExecutor
-
-    folder = suite(small("one"))
-    trials = [
-        spec
-        for agent in ("scripted:oracle", "scripted:noop")
-        for spec in trials_of([TaskSpec.read(folder / "one")], {"name": agent}, tmp_path / "ray",
-                              isolation="none")
-    ]  # fmt: skip
-    workers = RayExecutor(None, 1)
-    try:
-        found = [one["unabridged"]["reward"] for one in run_trials(trials, workers)]
-    finally:
-        workers.close()
-    assert found == [1.0, 0.0]
-
-
 # --- faults are no failures ----------------------------------------------------------------------
 
 
