@@ -147,7 +147,7 @@ def _add_import(kinds: Any) -> None:
         "`run --suite FOLDER`.",
         allow_abbrev=False,
     )
-    load.add_argument("benchmark", choices=("humaneval",))
+    load.add_argument("benchmark", choices=("humaneval", "harness-bench"))
     load.add_argument("--into", type=Path, required=True, metavar="FOLDER")
     load.set_defaults(run=_guarded(_import))
 
@@ -458,7 +458,9 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
+    from .adapters.harness_bench import harness_bench
     from .adapters.humaneval import humaneval
 
-    print(f"{humaneval(args.into)} tasks written to {args.into}")
+    write = humaneval if args.benchmark == "humaneval" else harness_bench
+    print(f"{write(args.into)} tasks written to {args.into}")
     return 0

@@ -6,12 +6,14 @@ import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unabridged.cli import main
+from unabridged.evals.adapters import harness_bench
 from unabridged.evals.adapters.humaneval import material
 from unabridged.evals.material import Step, finish, turn
 from unabridged.evals.report import chain, compare, document, lines
@@ -216,3 +218,32 @@ def test_a_problem_of_humaneval_with_its_gold_answer(
     for agent, rate in (("oracle", 1.0), ("solution", 1.0), ("noop", 0.0)):
         assert evals("--suite", str(folder), "--agent", agent, out=agent) == 0
         assert json.loads((tmp_path / agent / "report.json").read_bytes())["success_rate"] == rate
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_tasks_of_harness_bench_with_their_gold_answers(evals: Evals, tmp_path: Path) -> None:
+    pytest.importorskip("harness_bench")
+    assert main(["evals", "import", "harness-bench", "--into", str(tmp_path / "all")]) == 0
+    assert len(list((tmp_path / "all").iterdir())) == 351
+    for number in ("01", "200", "345"):
+        (tmp_path / "all" / f"harness-bench-{number}").rename(tmp_path / f"hb-{number}")
+    for number in ("01", "200", "345"):
+        for agent, rate in (("solution", 1.0), ("noop", 0.0)):
+            out = f"{agent}-{number}"
+            assert evals("--suite", str(tmp_path / f"hb-{number}"), "--agent", agent, out=out) == 0
+            document = json.loads((tmp_path / out / "report.json").read_bytes())
+            assert document["success_rate"] == rate, out
+
+
+def test_harness_bench_that_is_not_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(harness_bench, "version", missing)
+    assert main(["evals", "import", "harness-bench", "--into", str(tmp_path / "x")]) == 2
+    err = capsys.readouterr().err
+    assert "pip install --no-deps --ignore-requires-python harness-bench-fast==0.1.0" in err
+    assert err.count("\n") == 1
