@@ -74,10 +74,16 @@ class Names:
 
 
 def drill(rng: random.Random, tokenizer: Tokenizer) -> Sample:
-    """Random tokens, then the same again, once or more: nothing but looking back helps."""
-    period = rng.randint(8, 96)
-    times = rng.randint(2, max(2, 192 // period))
-    once = [rng.randrange(tokenizer.base_size) for _ in range(period)]
+    """Random tokens, then the same again, once or more: nothing but looking back helps.
+
+    Of few different tokens mostly, so that the same three or four stand in several places and
+    only what came before them tells which place it is.
+    """
+    few = rng.random() < 0.75
+    alphabet = rng.sample(range(tokenizer.base_size), rng.randint(3, 24) if few else 256)
+    period = rng.randint(12, 96)
+    times = rng.randint(2, max(2, 256 // period))
+    once = rng.choices(alphabet, k=period)
     again = (times - 1) * period
     exact = [(at, at + period) for at in range(period, times * period, period)]
     return Sample(once * times, [0.0] * period + [1.0] * again, exact, "copy/drill")

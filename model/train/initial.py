@@ -10,6 +10,10 @@ small budget finds it never. So the weights begin with it:
 - MLA takes its shared key from the notes, and its query from the token itself and its own notes,
   one place on. So each head finds what followed when the last few tokens were the same, at any
   distance. The head of the model reads what the first MLA layer writes of the token found there.
+- Where the same few tokens stand in several places, what came before them has to tell. If there is
+  a head to spare, it keeps a bag of some ten tokens: one key for all, reached through an element of
+  the token vectors that is always 1, and little written at a time, so that older tokens fade. MLA
+  also compares its own bag with that of each place.
 - The other heads of KDA layers find on a shorter range: keys from the token before, queries from
   the token itself, through one projection.
 
@@ -20,6 +24,7 @@ where. All other matrices start at random with variance 1 / inputs.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +42,12 @@ WANTED = (1.5, 3.0, 2.0)
 """How much the query minds that the token, the one before, and the one before that are the same."""
 SHARPNESS = 3.0
 """Scale of the whole query."""
+ALIKE = 6.0
+"""How much the query minds that the bags are alike."""
+LATE = 0.5
+"""How much of a token enters the bag at once; as much enters with the next token."""
+FADING = 0.14
+"""Share of a bag that each new token takes the place of."""
 LOUDNESS = 3.0
 """Scale of what MLA writes: the token it found has to be heard beside the token itself."""
 ROW = 0.5
@@ -60,13 +71,14 @@ def initialise(model: K3) -> None:
                 nn.init.normal_(weight, std=weight.shape[-1] ** -0.5)
     backbone = model.language_model.model
     vectors = backbone.embed_tokens.weight
-    hidden = vectors.shape[1]
-    free = hidden // 4
+    room = _room(model)
     nn.init.normal_(vectors)
-    vectors[:, -free:] = 0
+    vectors[:, room.vectors :] = 0
+    if room.bag:
+        vectors[:, room.one] = 1
     for name, weight in backbone.named_parameters():
         if name.endswith(_WRITERS):
-            weight[-free:] = 0
+            weight[room.vectors :] = 0
     code: Tensor | None = None
     finder: GatedMLA | None = None
     for layer in backbone.layers:
@@ -74,12 +86,49 @@ def initialise(model: K3) -> None:
         mixer = layer.self_attn
         if isinstance(mixer, KimiDeltaAttention):
             _look_back(mixer)
-            code = _take_notes(mixer, free) if code is None else code
+            if code is None:
+                code = _take_notes(mixer, room)
+                if room.bag:
+                    _keep_bag(mixer, room)
         elif code is not None:
-            _find(mixer, code, free)
+            _find(mixer, code, room)
             finder = finder or mixer
     if finder is not None:
         _say(model, finder)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """How the width is shared out: token vectors, then what only the circuit writes."""
+
+    hidden: int
+    notes: int
+    """Elements of all notes together, at the end."""
+    bag: int
+    """Elements of the bag, before the notes; 0 is none, and no element that is 1."""
+
+    @property
+    def bag_at(self) -> int:
+        return self.hidden - self.notes - self.bag
+
+    @property
+    def one(self) -> int:
+        return self.bag_at - 1
+
+    @property
+    def vectors(self) -> int:
+        return self.one if self.bag else self.bag_at
+
+
+def _room(model: K3) -> _Room:
+    layers = [layer.self_attn for layer in model.language_model.model.layers]
+    hidden = model.language_model.model.embed_tokens.weight.shape[1]
+    kda = next((layer for layer in layers if isinstance(layer, KimiDeltaAttention)), None)
+    mla = next((layer for layer in layers if isinstance(layer, GatedMLA)), None)
+    if kda is None or mla is None or kda.heads <= kda.kernel:
+        return _Room(hidden, hidden // 4, 0)
+    bag = min(mla.shared // 4, kda.head_dim // 2)
+    return _Room(hidden, min(hidden // 4, mla.shared - bag), bag)
 
 
 def _look_back(layer: KimiDeltaAttention) -> None:
@@ -100,7 +149,7 @@ def _read(convolution: nn.Conv1d, back: Tensor) -> None:
     weight[torch.arange(len(back)), :, kernel - 1 - back] += 1.0
 
 
-def _take_notes(layer: KimiDeltaAttention, free: int) -> Tensor:
+def _take_notes(layer: KimiDeltaAttention, room: _Room) -> Tensor:
     """Let head n note the token n back; the code of a token in a note, [size, hidden]."""
     back = torch.arange(layer.heads) % layer.kernel
     notes = back > 0
@@ -109,36 +158,70 @@ def _take_notes(layer: KimiDeltaAttention, free: int) -> Tensor:
     layer.dt_bias.view(layer.heads, layer.head_dim)[notes] = 0  # half of -5 a step
     values = layer.v_proj.weight.view(layer.heads, layer.head_dim, -1)
     values[notes] = values[1].clone()  # one code for all notes, so that they can be compared
-    size = free // int(back.max())
+    size = room.notes // int(back.max())
     code = nn.init.orthogonal_(torch.empty(size, layer.head_dim)) * NOTE
     out = layer.o_proj.weight.view(-1, layer.heads, layer.head_dim)  # [hidden, heads, head_dim]
     out[:, notes] = 0
     for head in notes.nonzero().flatten().tolist():
-        place = len(out) - free + size * (int(back[head]) - 1)
+        place = room.hidden - room.notes + size * (int(back[head]) - 1)
         out[place : place + size, head] = code
     return code @ values[1]
 
 
-def _find(layer: GatedMLA, code: Tensor, free: int) -> None:
-    """Let every head look for the place whose notes are this token and its own notes."""
+def _keep_bag(layer: KimiDeltaAttention, room: _Room) -> None:
+    """Let the last head keep a bag of the last tokens' codes."""
+    head = slice((layer.heads - 1) * layer.head_dim, layer.heads * layer.head_dim)
+    for convolution in (layer.q_conv1d, layer.k_conv1d, layer.v_conv1d):
+        convolution.weight[head] = 0
+        convolution.weight[head, 0, -1] = 1
+    # A token before its own place counts less: there it is what is to be said, not what tells.
+    layer.v_conv1d.weight[head, 0, -2:] = LATE
+    for projection in (layer.q_proj, layer.k_proj):
+        projection.weight[head] = 0
+        projection.weight[head.start, room.one] = 2
+    layer.dt_bias[head] = math.log(SLOWEST / 5)
+    layer.b_proj.weight[-1] = 0
+    layer.b_proj.weight[-1, room.one] = math.log(FADING / (1 - FADING))
+    # Codes have the same sign more often than not (SiLU): leave out what all bags have in common.
+    code = torch.randn(room.bag, layer.head_dim)
+    code = nn.init.orthogonal_(code - code.mean(1, keepdim=True))
+    code = code - code.mean(1, keepdim=True)
+    out = layer.o_proj.weight
+    out[:, head] = 0
+    out[room.bag_at : room.bag_at + room.bag, head] = code * NOTE
+
+
+def _find(layer: GatedMLA, code: Tensor, room: _Room) -> None:
+    """Let every head look for the place whose notes are this token and its own notes, and whose
+    bag is like its own."""
     size, hidden = code.shape
-    notes = min(free, layer.shared, layer.q_a_proj.out_features) // size
+    begin = hidden - room.notes
+    notes = min(room.notes, layer.shared, layer.q_a_proj.out_features) // size
     if notes == 0:
         return  # too narrow to tell notes apart: it learns from a random start
     width = notes * size
     key = layer.kv_a_proj_with_mqa.weight[layer.latent :]  # [shared, hidden]
     key.zero_()
-    key[:width, hidden - free : hidden - free + width] = torch.eye(width)
+    key[:width, begin : begin + width] = torch.eye(width)
     wanted = torch.zeros(notes, size, hidden)
     wanted[0] = code / code.norm(dim=1, keepdim=True)
     for n in range(1, notes):
-        place = hidden - free + size * (n - 1)
+        place = begin + size * (n - 1)
         wanted[n, :, place : place + size] = torch.eye(size)
     scale = torch.tensor([*WANTED, *[WANTED[-1]] * notes][:notes])
     layer.q_a_proj.weight[:width] = (wanted * scale[:, None, None]).flatten(0, 1)
+    strength = torch.full((width,), SHARPNESS)
+    if room.bag:
+        end = width + room.bag
+        bag = torch.zeros(room.bag, hidden)
+        bag[:, room.bag_at : room.bag_at + room.bag] = torch.eye(room.bag)
+        key[width:end] = bag
+        layer.q_a_proj.weight[width:end] = bag
+        strength = torch.cat([strength, torch.full((room.bag,), ALIKE)])
+        width = end
     query = layer.q_b_proj.weight.view(layer.heads, -1, layer.q_b_proj.in_features)
     query[:, layer.nope : layer.nope + width] = 0
-    query[:, layer.nope : layer.nope + width, :width] = SHARPNESS * torch.eye(width)
+    query[:, layer.nope : layer.nope + width, :width] = strength.diag()
     layer.o_proj.weight.mul_(LOUDNESS)
 
 

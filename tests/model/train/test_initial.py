@@ -54,6 +54,34 @@ def test_the_first_mla_layer_looks_at_what_followed_the_same_token(
 
 
 @torch.no_grad()
+def test_what_came_before_tells_between_places_where_the_same_tokens_stand(
+    tiny_model: Callable[..., K3],
+) -> None:
+    """Four tokens stand in two places; the bag knows in which of them this repetition is."""
+    linear = {**WIDE["linear_attn_config"], "num_heads": 5}
+    sizes = {"hidden_size": 216, "q_lora_rank": 144, "qk_rope_head_dim": 64}
+    model = tiny_model(**{**WIDE, **sizes, "linear_attn_config": linear})
+    initialise(model)
+    layer = model.language_model.model.layers[1]
+    assert isinstance(layer, DecoderLayer)
+    assert isinstance(layer.self_attn, GatedMLA)
+    seen: list[Tensor] = []
+    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    helped: list[float] = []
+    for seed in range(10):
+        tokens = torch.randperm(500, generator=torch.Generator().manual_seed(seed))
+        same, one, other, end = tokens[:4], tokens[4:24], tokens[24:44], tokens[44:48]
+        preferred: list[Tensor] = []  # what followed at first, over what followed later
+        for before in (one, other):
+            model.hidden(torch.cat([one, same, other, same, end, before, same]), [76])
+            weights = attention(layer.self_attn, seen.pop()).mean(0)[-1]
+            preferred.append((weights[24] / weights[48]).log())
+        helped.append(float(preferred[0] - preferred[1]))
+    assert min(helped) > 0
+    assert sum(helped) / len(helped) > 1
+
+
+@torch.no_grad()
 def test_it_says_what_it_found_more_often_than_chance(tiny_model: Callable[..., K3]) -> None:
     model = tiny_model(**WIDE)
     initialise(model)
