@@ -14,6 +14,7 @@ from ..agent.connect import connect, pricing, scripted, with_model
 from ..agent.context.errors import ContextError, Stop, never
 from ..agent.context.load import Load, Options
 from ..agent.context_options import cache_folder, counter
+from ..agent.counting import counting
 from ..agent.events import AnyEvent, RunStarted, SessionStarted, Usage, UserMessage
 from ..agent.fork import fork
 from ..agent.handover import instructions as kept_instructions
@@ -205,9 +206,13 @@ class Desk:
     def _load(
         self, window: int, settings: Settings, stop: Stop = never, *, keep: bool = True
     ) -> Load:
-        """The repository as a session is given it; blocking."""
-        vocabulary = self.config.vocabulary if self.config is not None else None
-        settings = replace(settings, counter=counter(vocabulary))
+        """The repository as a session is given it; blocking. Raises ConfigError too."""
+        config = self.config or Config()
+        settings = replace(
+            settings,
+            counter=counter(config.vocabulary),
+            counting=counting(config) if self.start.script is None else None,
+        )
         return load_repository(self.root, window, settings, stop, keep=keep)
 
     def price_of(self, tokens: int, cached: int = 0) -> float | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from unabridged.agent import session as session_module
 from unabridged.agent.config import Flags
+from unabridged.agent.counting import CALLS
 from unabridged.agent.events import FilesChanged, TextPart
 from unabridged.agent.providers.scripted import Script, Turn
 from unabridged.agent.session import load_repository
@@ -29,6 +33,36 @@ def test_the_plan_counts_as_the_settings_say(shop: Path, tmp_path: Path) -> None
     loaded = desk.plan(lambda: False)
     assert loaded.exact
     assert loaded.tokens > sum(path.stat().st_size for path in shop.glob("shop/*.py"))
+
+
+class Counter(BaseHTTPRequestHandler):
+    """A vLLM that says 20 tokens of whatever it is asked."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"count": 20}')
+
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        pass
+
+
+def test_the_plan_has_the_endpoints_count(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session_module, "WORTH", 0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Counter) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,)).start()
+        url = f"http://127.0.0.1:{server.server_port}/v1"
+        desk = Desk(Start(shop, tmp_path / "sessions", Flags(base_url=url), cache=None))
+        desk.connect()
+        assert desk.config is not None
+        desk.config = replace(desk.config, dialect="vllm")
+        loaded = desk.plan(lambda: False)
+        server.shutdown()
+    assert loaded.note == f"counted by {url}"
+    assert loaded.tokens == len(loaded.segments) * (20 + CALLS["vllm"].around)
 
 
 @pytest.fixture
