@@ -53,6 +53,8 @@ struct memory {
     size_t length; /* MLA: tokens before this one */
 };
 
+enum { SPAN = 64 }; /* cached tokens that stay in the nearest cache */
+
 /* --- vectors ---------------------------------------------------------------------------------- */
 
 static float dot(const float *a, const float *b, size_t n) {
@@ -103,6 +105,43 @@ static void product(const struct shape *s, const float *w, size_t stride, const 
 #endif
     (void)s;
     for (size_t r = 0; r < rows; r++) y[r] = dot(w + r * stride, x, cols);
+}
+
+#ifdef X86
+__attribute__((target("avx2,fma"))) static void add_rows_avx2(const float *w, size_t stride,
+                                                              const float *factor, float *y,
+                                                              size_t rows, size_t cols) {
+    size_t i = 0;
+    for (; i + 32 <= cols; i += 32) {
+        __m256 a = _mm256_loadu_ps(y + i), b = _mm256_loadu_ps(y + i + 8);
+        __m256 c = _mm256_loadu_ps(y + i + 16), d = _mm256_loadu_ps(y + i + 24);
+        for (size_t r = 0; r < rows; r++) {
+            const float *row = w + r * stride + i;
+            __m256 times = _mm256_broadcast_ss(factor + r);
+            a = _mm256_fmadd_ps(times, _mm256_loadu_ps(row), a);
+            b = _mm256_fmadd_ps(times, _mm256_loadu_ps(row + 8), b);
+            c = _mm256_fmadd_ps(times, _mm256_loadu_ps(row + 16), c);
+            d = _mm256_fmadd_ps(times, _mm256_loadu_ps(row + 24), d);
+        }
+        _mm256_storeu_ps(y + i, a), _mm256_storeu_ps(y + i + 8, b);
+        _mm256_storeu_ps(y + i + 16, c), _mm256_storeu_ps(y + i + 24, d);
+    }
+    for (; i < cols; i++)
+        for (size_t r = 0; r < rows; r++) y[i] += factor[r] * w[r * stride + i];
+}
+#endif
+
+/* y += factor[r] w[r] over rows that lie `stride` apart. */
+static void add_rows(const struct shape *s, const float *w, size_t stride, const float *factor,
+                     float *y, size_t rows, size_t cols) {
+#ifdef X86
+    if (s->level >= 1) {
+        add_rows_avx2(w, stride, factor, y, rows, cols);
+        return;
+    }
+#endif
+    (void)s;
+    for (size_t r = 0; r < rows; r++) add_scaled(y, factor[r], w + r * stride, cols);
 }
 
 static void linear(const struct shape *s, const float *w, const float *x, float *y, size_t rows,
@@ -191,13 +230,13 @@ static void kda(const struct shape *s, const struct layer *w, const struct memor
     linear(s, w->o, o, out, s->hidden, C);
 }
 
-/* Gated MLA, absorbed. work: q_rank + heads (nope + shared + 2 value) + 2 latent + shared + length
-   + 1. */
+/* Gated MLA, absorbed; all heads meet a span of cached tokens before the next is read.
+   work: q_rank + heads (nope + 2 shared + 2 value + 2 latent + length + 1). */
 static void mla(const struct shape *s, const struct layer *w, const struct memory *m,
                 const float *x, float *out, float *work) {
     size_t H = s->heads, D = s->nope + s->shared, row = s->latent + s->shared, n = m->length + 1;
     float *low = work, *q = low + s->q_rank, *o = q + H * D, *gate = o + H * s->value;
-    float *query = gate + H * s->value, *mixed = query + row, *weight = mixed + s->latent;
+    float *query = gate + H * s->value, *mixed = query + H * row, *weight = mixed + H * s->latent;
     linear(s, w->q_a, x, low, s->q_rank, s->hidden);
     rms_norm(low, w->q_a_norm, low, s->q_rank, s->latent_eps);
     linear(s, w->q_b, low, q, H * D, s->q_rank);
@@ -205,19 +244,26 @@ static void mla(const struct shape *s, const struct layer *w, const struct memor
     linear(s, w->kv_a, x, own, row, s->hidden);
     rms_norm(own, w->kv_a_norm, own, s->latent, s->latent_eps);
     linear(s, w->g, x, gate, H * s->value, s->hidden);
+    memset(query, 0, H * (row + s->latent) * sizeof *query);
+    size_t expanded = (s->nope + s->value) * s->latent; /* of one head: its keys, then its values */
     for (size_t h = 0; h < H; h++) {
-        const float *to_k = w->kv_b + h * (s->nope + s->value) * s->latent;
-        memset(query, 0, s->latent * sizeof *query);
-        for (size_t d = 0; d < s->nope; d++)
-            add_scaled(query, q[h * D + d], to_k + d * s->latent, s->latent);
-        memcpy(query + s->latent, q + h * D + s->nope, s->shared * sizeof *query);
-        product(s, m->rows, row, query, weight, n, row);
-        for (size_t t = 0; t < n; t++) weight[t] /= sqrtf(D);
-        softmax(weight, n);
-        memset(mixed, 0, s->latent * sizeof *mixed);
-        for (size_t t = 0; t < n; t++) add_scaled(mixed, weight[t], m->rows + t * row, s->latent);
-        linear(s, to_k + s->nope * s->latent, mixed, o + h * s->value, s->value, s->latent);
+        add_rows(s, w->kv_b + h * expanded, s->latent, q + h * D, query + h * row, s->nope,
+                 s->latent);
+        memcpy(query + h * row + s->latent, q + h * D + s->nope, s->shared * sizeof *query);
     }
+    for (size_t t = 0; t < n; t += SPAN)
+        for (size_t h = 0; h < H; h++)
+            product(s, m->rows + t * row, row, query + h * row, weight + h * n + t,
+                    n - t < SPAN ? n - t : SPAN, row);
+    for (size_t i = 0; i < H * n; i++) weight[i] /= sqrtf(D);
+    for (size_t h = 0; h < H; h++) softmax(weight + h * n, n);
+    for (size_t t = 0; t < n; t += SPAN)
+        for (size_t h = 0; h < H; h++)
+            add_rows(s, m->rows + t * row, row, weight + h * n + t, mixed + h * s->latent,
+                     n - t < SPAN ? n - t : SPAN, s->latent);
+    for (size_t h = 0; h < H; h++)
+        linear(s, w->kv_b + h * expanded + s->nope * s->latent, mixed + h * s->latent,
+               o + h * s->value, s->value, s->latent);
     for (size_t i = 0; i < H * s->value; i++) o[i] *= sigmoid(gate[i]);
     linear(s, w->o, o, out, s->hidden, H * s->value);
 }
@@ -280,8 +326,8 @@ static size_t work_of(const struct shape *s, const struct memory *m) {
     size_t C = s->kda_heads * s->kda_dim, length = 0, k = s->chosen;
     for (size_t i = 0; i < s->layers; i++) length = most(length, m[i].length);
     size_t kda = 7 * C + s->kda_dim + s->kda_heads;
-    size_t mla = s->q_rank + s->heads * (s->nope + s->shared + 2 * s->value) + 2 * s->latent +
-                 s->shared + length + 1;
+    size_t mla = s->q_rank + s->heads * (s->nope + 2 * s->shared + 2 * s->value + 2 * s->latent +
+                                         length + 1);
     size_t moe = s->experts + k + 2 * k * (s->routed + s->width) + s->hidden + 2 * s->wide;
     return most(most(kda, mla), most(moe, 2 * s->dense));
 }
