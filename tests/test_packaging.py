@@ -94,7 +94,7 @@ def test_metadata(wheel: Path) -> None:
     assert f'"{wheel.name.split("-")[1]}"' in version
     assert "License-Expression: Apache-2.0" in lines
     extras = {line.removeprefix("Provides-Extra: ") for line in lines if "Provides-Extra" in line}
-    assert extras == {"model", "serve", "evals", "acp", "mcp", "dev"}
+    assert extras == {"model", "serve", "evals", "ray", "acp", "mcp", "dev"}
     base = [line for line in lines if line.startswith("Requires-Dist:") and "extra ==" not in line]
     heavy = ("torch", "vllm", "numpy", "transformers", "openai")
     assert not [line for line in base if line.split()[1].startswith(heavy)]
