@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -88,12 +90,14 @@ def test_an_image_and_an_unknown_effort_are_refused_by_name(url: str) -> None:
 
 
 def test_the_printed_command_is_one_that_vllm_understands(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], small_k3: Path, tmp_path: Path
 ) -> None:
     from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
-    words = ["--model", "nano", "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
+    model = shutil.copytree(small_k3, tmp_path / "k3")
+    shutil.copy(NANO / "tiktoken.model", model)
+    words = ["--model", str(model), "--tensor-parallel-size", "2", "--pipeline-parallel-size", "2"]
     assert main(["serve", "--engine", "vllm", *words, "--print-command"]) == 0
     command = shlex.split(capsys.readouterr().out)
     parser = make_arg_parser(FlexibleArgumentParser())
