@@ -19,45 +19,12 @@ from ..chat.tokenizer import Tokenizer
 
 RARE = 0.003
 """Share of the sessions up to which a word counts as made up: phrases and Python come oftener."""
-_SAID = frozenset(
-    [
-        "build",
-        "check",
-        "close",
-        "count",
-        "draw",
-        "editor",
-        "event",
-        "field",
-        "fill",
-        "filter",
-        "find",
-        "fold",
-        "folder",
-        "hold",
-        "join",
-        "keep",
-        "match",
-        "move",
-        "open",
-        "owner",
-        "place",
-        "plan",
-        "print",
-        "read",
-        "sample",
-        "seed",
-        "shape",
-        "share",
-        "signal",
-        "split",
-        "start",
-        "take",
-        "turn",
-        "watch",
-        "write",
-    ]
-)
+_SAID = (
+    "build", "check", "close", "count", "draw", "editor", "event", "field", "fill", "filter",
+    "find", "fold", "folder", "hold", "join", "keep", "match", "move", "open", "owner", "place",
+    "plan", "print", "read", "sample", "seed", "shape", "share", "signal", "split", "start",
+    "take", "turn", "watch", "write",
+)  # fmt: skip
 """Words of generated names that users, tools and code say too: what they mean there must stay."""
 _PARAMETERS = (
     "items", "values", "numbers", "entries", "sizes", "marks", "points", "weights", "amount",
@@ -65,7 +32,7 @@ _PARAMETERS = (
     "length",
 )  # fmt: skip
 """Of generated functions: so few that a model would rather guess than look."""
-NAMED: frozenset[str] = frozenset((*WORDS, *VERBS, *_PARAMETERS)) - _SAID
+NAMED: frozenset[str] = frozenset((*WORDS, *VERBS, *_PARAMETERS)).difference(_SAID)
 """The English words of generated names. They come in many sessions, and are made up all the same."""
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
 _SHORTEST, _LONGEST = 3, 10

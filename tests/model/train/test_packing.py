@@ -163,6 +163,8 @@ def test_what_is_copied_stands_in_the_context(tokenizer: Tokenizer) -> None:
             "copy/recall",
             "copy/lines",
             "copy/ordered",
+            "copy/latest",
+            "copy/chosen",
         ):
             for a, b in sample.exact:
                 copied = tokenizer.decode_bytes(sample.tokens[a:b])
