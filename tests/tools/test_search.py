@@ -53,6 +53,20 @@ async def test_context_lines(bench: Any, tool: Search) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("pattern", ["= .*f", "==f", "=f", "-f", "--f", "--", "-e=f", "--regexp=f"])
+@pytest.mark.parametrize("literal", [False, True])
+async def test_a_pattern_is_never_an_option(
+    bench: Any, tool: Search, pattern: str, literal: bool
+) -> None:
+    lines = ["f", "a = f", "=f", "==f", "-f", "--f", "-e=f", "--regexp=f", "= .*f"]
+    bench.put("f.txt", "".join(f"{line}\n" for line in lines).encode())
+    text = (await bench.run(tool, pattern=pattern, literal=literal)).text
+    found = [line.partition(":")[2] for line in text.splitlines()[2:]]
+    matches = [line for line in lines if (pattern in line if literal else re.search(pattern, line))]
+    assert found == matches
+
+
+@BOTH
 async def test_literal_and_case(bench: Any, tool: Search) -> None:
     bench.put("f.txt", b"a.b(c\nA.B(C\naxb(c\n")
     assert "1 matching line " in (await bench.run(tool, pattern="a.b(c", literal=True)).text
