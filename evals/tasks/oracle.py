@@ -34,6 +34,10 @@ _SKILLS = (
 )
 
 
+_TESTS: tuple[Call, ...] = (("shell", {"command": TESTS}),)
+_AGAIN = "That failed. Again, word for word."
+
+
 @dataclass(frozen=True)
 class Reply:
     """What the agent thinks and does next."""
@@ -74,7 +78,11 @@ class Hits:
 
 
 def next_reply(goal: Goal, messages: Sequence[Mapping[str, Any]]) -> Reply:
-    """The reply to a conversation that ends with the user's words or a tool's result."""
+    """The reply to a conversation that ends with the user's words or a tool's result.
+
+    What stands in many places is changed one place at a time, and looked for again after each:
+    the next place is always the first of the latest search result.
+    """
     if isinstance(goal, Outside):
         return Reply("None of the things I can do.", (_blocked(_SKILLS),))
     done = list(_done(messages))
@@ -84,23 +92,45 @@ def next_reply(goal: Goal, messages: Sequence[Mapping[str, Any]]) -> Reply:
     looked = _look(goal)[1][0]
     if last == "search" and given != looked[1]:
         return Reply("That is not the name. Again.", (looked,))
-    hits = Hits.read(next(text for call, text in done if call == looked))
+    hits = Hits.read(next(text for call, text in reversed(done) if call == looked))
     answer = next((text for call, text in done if call[0] == "ask_user"), "")
+    made = [call for call, text in done if text.startswith("Replaced ")]
+    once = bool(answer) or not _many(goal)
     match last:
+        case "search" if made and not hits.lines:
+            return Reply("Nothing is left. Now the tests.", _TESTS)
+        case "search" if any(call[0] == "propose_plan" for call, _text in done):
+            return _act(goal, hits, "")
         case "search":
             return _after_search(goal, hits)
         case "ask_user":
             return _act(goal, hits, result)
+        case "propose_plan" if not once:
+            return Reply("The plan stands. Where is it?", (looked,))
         case "propose_plan":
             return Reply("The plan stands.", tuple(_edits(goal, hits, "")))
-        case "edit":
-            made = [call for call, text in done if text.startswith("Replaced ")]
+        case "edit" if once:
             left = [call for call in _edits(goal, hits, answer) if call not in made]
             if left:
-                return Reply("That failed. Again, word for word.", tuple(left))
-            return Reply("Edited. Now the tests.", (("shell", {"command": TESTS}),))
+                return Reply(_AGAIN, tuple(left))
+            return Reply("Edited. Now the tests.", _TESTS)
+        case "edit" if result.startswith("Replaced "):
+            return Reply("What is left?", (looked,))
+        case "edit":
+            return Reply(_AGAIN, (_edits(goal, hits, "")[0],))
         case _:
             return _after_tests(goal, result)
+
+
+def _many(goal: Goal) -> bool:
+    """Whether a goal is reached when a search finds nothing more."""
+    match goal:
+        case Rename(where=where):
+            return not where
+        case Deprecated() | AddParameter():
+            return True
+        case _:
+            return False
 
 
 def _done(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Call, str]]:
@@ -129,9 +159,11 @@ def _look(goal: Goal) -> tuple[str, tuple[Call, ...]]:
             call = ("search", {"pattern": f"def {function}", "context": 4})
             return f"The test is of {function}. Look at it.", (call,)
         case Deprecated(old, new):
-            return f"Call {new}, not {old}. Who calls it?", (_search(old),)
-        case AddParameter(function, parameter):
-            return f"{parameter} for {function}. Where is it?", (_search(function),)
+            # The definition stays, and so would be found for ever.
+            return f"Call {new}, not {old}. Who calls it?", (_search(f"= .*{old}"),)
+        case AddParameter(function):
+            told = f"{function}. {_definition(goal)}. {_call(goal)}."
+            return told, (_search(rf"{function}\(\w+\)"),)
         case Outside():
             raise AssertionError("nothing to look for")
 
@@ -152,6 +184,10 @@ def _after_search(goal: Goal, hits: Hits) -> Reply:
         what = f"default of {name}" if isinstance(goal, SetDefault) else name
         question = {"question": f"Which {what} do you mean?", "choices": choices}
         return Reply("It could be either. Ask.", (("ask_user", question),))
+    paths = list(dict.fromkeys(call[1]["path"] for call in _edits(goal, hits, "")))
+    if len(paths) > 1:
+        plan = {"plan": _say(goal), "paths": paths, "commands": [TESTS.split()]}
+        return Reply(f"{len(paths)} files: a plan first.", (("propose_plan", plan),))
     return _act(goal, hits, "")
 
 
@@ -171,18 +207,25 @@ def _choices(goal: Goal, hits: Hits) -> list[str]:
 
 def _act(goal: Goal, hits: Hits, answer: str) -> Reply:
     """Edit, after a plan when it is more than one file."""
-    edits = list(_edits(goal, hits, answer))
+    edits = _edits(goal, hits, answer)
     paths = list(dict.fromkeys(call[1]["path"] for call in edits))
-    if len(paths) > 1:
-        plan = {
-            "plan": _say(goal),
-            "paths": paths,
-            "commands": [TESTS.split()],
-        }
-        return Reply(f"{len(paths)} files: a plan first.", (("propose_plan", plan),))
     if answer:
         return Reply(f"They mean {_meant(goal, hits, answer)}.", tuple(edits))
-    return Reply(_saw(goal, hits, paths[0]), tuple(edits))
+    if not _many(goal):
+        return Reply(_saw(goal, hits, paths[0]), tuple(edits))
+    what = f"Next:\n{paths[0]}"
+    if isinstance(goal, AddParameter):
+        defined = edits[0][1]["old"].startswith("def ")
+        what += f"\n{_definition(goal) if defined else _call(goal)}"
+    return Reply(what, (edits[0],))
+
+
+def _definition(goal: AddParameter) -> str:
+    return f"definition: {goal.parameter}={goal.default}"
+
+
+def _call(goal: AddParameter) -> str:
+    return f"call: {goal.parameter}={goal.value}"
 
 
 def _meant(goal: Goal, hits: Hits, answer: str) -> str:
@@ -197,7 +240,7 @@ def _saw(goal: Goal, hits: Hits, path: str) -> str:
         at = next(n for n, text in enumerate(lines) if text.startswith(f"def {goal.function}("))
         doc = lines[at + 1].strip().strip('"')
         return f"It should be: {doc}"
-    return f"Only {path}."
+    return f"Only\n{path}"
 
 
 def _edits(goal: Goal, hits: Hits, answer: str) -> list[Call]:
@@ -224,8 +267,7 @@ def _edits(goal: Goal, hits: Hits, answer: str) -> list[Call]:
             ((path, _line),) = hits.matching(rf"def {function}\(").items()
             return [_edit(path, wrong, right)]
         case Deprecated(old, new):
-            home = hits.matching(rf"^def {old}\(")
-            return [_replace(path, old, new) for path in hits.lines if path not in home]
+            return [_replace(path, old, new) for path in hits.lines]
         case AddParameter(function, parameter, default, value):
             edits: list[Call] = []
             for path, lines in hits.lines.items():

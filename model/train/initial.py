@@ -14,6 +14,9 @@ small budget finds it never. So the weights begin with it:
   a head to spare, it keeps a bag of some ten tokens: one key for all, reached through an element of
   the token vectors that is always 1, and little written at a time, so that older tokens fade. MLA
   also compares its own bag with that of each place.
+- Or the latest of the places is meant, and without positions nothing says which that is. A second
+  head to spare keeps a bag that fades over some hundred tokens. Such bags are the more alike the
+  nearer two places are, and hardly at all beyond a few hundred tokens: a sense of what is recent.
 - The other heads of KDA layers find on a shorter range: keys from the token before, queries from
   the token itself, through one projection.
 
@@ -42,12 +45,12 @@ WANTED = (1.5, 3.0, 2.0)
 """How much the query minds that the token, the one before, and the one before that are the same."""
 SHARPNESS = 3.0
 """Scale of the whole query."""
-ALIKE = 6.0
-"""How much the query minds that the bags are alike."""
+ALIKE = (6.0, 8.0)
+"""How much the query minds that the bags are alike, by bag."""
 LATE = 0.5
-"""How much of a token enters the bag at once; as much enters with the next token."""
-FADING = 0.14
-"""Share of a bag that each new token takes the place of."""
+"""How much of a token enters a bag at once; as much enters with the next token."""
+FADING = (0.14, 0.012)
+"""Share of a bag that each new token takes the place of, by bag."""
 LOUDNESS = 3.0
 """Scale of what MLA writes: the token it found has to be heard beside the token itself."""
 ROW = 0.5
@@ -74,7 +77,7 @@ def initialise(model: K3) -> None:
     room = _room(model)
     nn.init.normal_(vectors)
     vectors[:, room.vectors :] = 0
-    if room.bag:
+    if room.bags:
         vectors[:, room.one] = 1
     for name, weight in backbone.named_parameters():
         if name.endswith(_WRITERS):
@@ -88,8 +91,8 @@ def initialise(model: K3) -> None:
             _look_back(mixer)
             if code is None:
                 code = _take_notes(mixer, room)
-                if room.bag:
-                    _keep_bag(mixer, room)
+                for bag in range(room.bags):
+                    _keep_bag(mixer, room, bag)
         elif code is not None:
             _find(mixer, code, room)
             finder = finder or mixer
@@ -104,20 +107,22 @@ class _Room:
     hidden: int
     notes: int
     """Elements of all notes together, at the end."""
+    bags: int
+    """How many bags there are; without any there is no element that is 1."""
     bag: int
-    """Elements of the bag, before the notes; 0 is none, and no element that is 1."""
+    """Elements of a bag. They stand before the notes."""
 
     @property
-    def bag_at(self) -> int:
-        return self.hidden - self.notes - self.bag
+    def bags_at(self) -> int:
+        return self.hidden - self.notes - self.bags * self.bag
 
     @property
     def one(self) -> int:
-        return self.bag_at - 1
+        return self.bags_at - 1
 
     @property
     def vectors(self) -> int:
-        return self.one if self.bag else self.bag_at
+        return self.one if self.bags else self.bags_at
 
 
 def _room(model: K3) -> _Room:
@@ -126,9 +131,10 @@ def _room(model: K3) -> _Room:
     kda = next((layer for layer in layers if isinstance(layer, KimiDeltaAttention)), None)
     mla = next((layer for layer in layers if isinstance(layer, GatedMLA)), None)
     if kda is None or mla is None or kda.heads <= kda.kernel:
-        return _Room(hidden, hidden // 4, 0)
+        return _Room(hidden, hidden // 4, 0, 0)
+    bags = min(kda.heads - kda.kernel, len(FADING))
     bag = min(mla.shared // 4, kda.head_dim // 2)
-    return _Room(hidden, min(hidden // 4, mla.shared - bag), bag)
+    return _Room(hidden, min(hidden // 4, mla.shared - bags * bag), bags, bag)
 
 
 def _look_back(layer: KimiDeltaAttention) -> None:
@@ -168,9 +174,10 @@ def _take_notes(layer: KimiDeltaAttention, room: _Room) -> Tensor:
     return code @ values[1]
 
 
-def _keep_bag(layer: KimiDeltaAttention, room: _Room) -> None:
-    """Let the last head keep a bag of the last tokens' codes."""
-    head = slice((layer.heads - 1) * layer.head_dim, layer.heads * layer.head_dim)
+def _keep_bag(layer: KimiDeltaAttention, room: _Room, bag: int) -> None:
+    """Let a head, counted from the last, keep a bag of the last tokens' codes."""
+    at = layer.heads - 1 - bag
+    head = slice(at * layer.head_dim, (at + 1) * layer.head_dim)
     for convolution in (layer.q_conv1d, layer.k_conv1d, layer.v_conv1d):
         convolution.weight[head] = 0
         convolution.weight[head, 0, -1] = 1
@@ -180,20 +187,21 @@ def _keep_bag(layer: KimiDeltaAttention, room: _Room) -> None:
         projection.weight[head] = 0
         projection.weight[head.start, room.one] = 2
     layer.dt_bias[head] = math.log(SLOWEST / 5)
-    layer.b_proj.weight[-1] = 0
-    layer.b_proj.weight[-1, room.one] = math.log(FADING / (1 - FADING))
+    layer.b_proj.weight[at] = 0
+    layer.b_proj.weight[at, room.one] = math.log(FADING[bag] / (1 - FADING[bag]))
     # Codes have the same sign more often than not (SiLU): leave out what all bags have in common.
     code = torch.randn(room.bag, layer.head_dim)
     code = nn.init.orthogonal_(code - code.mean(1, keepdim=True))
     code = code - code.mean(1, keepdim=True)
     out = layer.o_proj.weight
     out[:, head] = 0
-    out[room.bag_at : room.bag_at + room.bag, head] = code * NOTE
+    place = room.bags_at + bag * room.bag
+    out[place : place + room.bag, head] = code * NOTE
 
 
 def _find(layer: GatedMLA, code: Tensor, room: _Room) -> None:
     """Let every head look for the place whose notes are this token and its own notes, and whose
-    bag is like its own."""
+    bags are like its own."""
     size, hidden = code.shape
     begin = hidden - room.notes
     notes = min(room.notes, layer.shared, layer.q_a_proj.out_features) // size
@@ -211,13 +219,14 @@ def _find(layer: GatedMLA, code: Tensor, room: _Room) -> None:
     scale = torch.tensor([*WANTED, *[WANTED[-1]] * notes][:notes])
     layer.q_a_proj.weight[:width] = (wanted * scale[:, None, None]).flatten(0, 1)
     strength = torch.full((width,), SHARPNESS)
-    if room.bag:
-        end = width + room.bag
-        bag = torch.zeros(room.bag, hidden)
-        bag[:, room.bag_at : room.bag_at + room.bag] = torch.eye(room.bag)
-        key[width:end] = bag
-        layer.q_a_proj.weight[width:end] = bag
-        strength = torch.cat([strength, torch.full((room.bag,), ALIKE)])
+    if room.bags:
+        end = width + room.bags * room.bag
+        bags = torch.zeros(end - width, hidden)
+        bags[:, room.bags_at : room.bags_at + end - width] = torch.eye(end - width)
+        key[width:end] = bags
+        layer.q_a_proj.weight[width:end] = bags
+        alike = torch.tensor(ALIKE[: room.bags]).repeat_interleave(room.bag)
+        strength = torch.cat([strength, alike])
         width = end
     query = layer.q_b_proj.weight.view(layer.heads, -1, layer.q_b_proj.in_features)
     query[:, layer.nope : layer.nope + width] = 0

@@ -82,6 +82,33 @@ def test_what_came_before_tells_between_places_where_the_same_tokens_stand(
 
 
 @torch.no_grad()
+def test_of_like_places_the_recent_one_is_preferred(tiny_model: Callable[..., K3]) -> None:
+    """The slow bag: the same four tokens between others, long ago and lately."""
+    linear = {**WIDE["linear_attn_config"], "num_heads": 6}
+    sizes = {"hidden_size": 232, "q_lora_rank": 160, "qk_rope_head_dim": 80}
+    model = tiny_model(**{**WIDE, **sizes, "linear_attn_config": linear})
+    initialise(model)
+    layer = model.language_model.model.layers[1]
+    assert isinstance(layer, DecoderLayer)
+    assert isinstance(layer.self_attn, GatedMLA)
+    seen: list[Tensor] = []
+    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    recent: list[float] = []
+    for seed in range(10):
+        tokens = torch.randperm(500, generator=torch.Generator().manual_seed(seed))
+        same, one, other, far, near = tokens[:260].split([4, 20, 20, 196, 20])
+        near[0] = far[0]  # so that the token itself says nothing
+        preferred = 0.0  # what followed lately, over what followed long ago
+        for first, second in ((one, other), (other, one)):  # so that the other bag says nothing
+            model.hidden(torch.cat([first, same, far, second, same, near, same]), [268])
+            weights = attention(layer.self_attn, seen.pop()).mean(0)[-1]
+            preferred += float((weights[244] / weights[24]).log())
+        recent.append(preferred / 2)
+    assert sum(recent) / len(recent) > 0.3
+    assert sum(one > 0 for one in recent) >= 8
+
+
+@torch.no_grad()
 def test_it_says_what_it_found_more_often_than_chance(tiny_model: Callable[..., K3]) -> None:
     model = tiny_model(**WIDE)
     initialise(model)
