@@ -36,7 +36,8 @@ def test_it_is_a_small_k3_with_every_idea_of_the_large_one() -> None:
     assert text.is_dense(0)
     assert not any(text.is_dense(layer) for layer in layers[1:])
     assert text.attn_res_block_size < len(layers)
-    assert 1.75 < text.hidden_size / text.routed_expert_hidden_size < 2.3  # 2 in the release
+    # 2 in the release; the width was grown twice, the latent was not.
+    assert 1.75 < text.hidden_size / text.routed_expert_hidden_size < 2.5
     assert text.quantization_config is not None
     assert text.max_position_embeddings >= profile.WINDOW >= 8192
     assert 1_500_000 < audit(config).active_parameters < 4_000_000
