@@ -14,7 +14,7 @@ HARBOR_PYTHON ?= $(shell for python in python3.12 python3.13 python3 $${PYENV_RO
 # `python -m pip` everywhere: console scripts carry absolute paths, this does not.
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: venv venv-vllm run test lint types suites referee harbor vllm check long clean
+.PHONY: venv venv-vllm run demo test lint types suites referee harbor vllm check long clean
 
 venv: $(STAMP)
 
@@ -38,6 +38,9 @@ $(VLLM_STAMP): pyproject.toml Makefile
 	touch $@
 
 run: venv
+	$(BIN)/python examples/nano.py
+
+demo: venv
 	$(BIN)/python examples/demo.py
 
 test: venv

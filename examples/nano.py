@@ -16,7 +16,7 @@ from pathlib import Path
 from demo import CHECK, environment, folder, make_repository, say, title, work
 
 HERE = Path(__file__).parent
-TASK = "Rename count_dry to count_thirsty."
+TASK = "Rename count_dry to thirsty_beds."
 ALLOWED = ["write:*.py", f"execute:{' '.join(CHECK)}"]
 
 

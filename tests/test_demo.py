@@ -1,4 +1,4 @@
-"""`make run`, as a stranger sees it."""
+"""`make run` and `make demo`, as a stranger sees them."""
 
 from __future__ import annotations
 
@@ -70,11 +70,23 @@ def nano_demo(*words: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def test_k3_nano_renames_a_function_in_four_files(tmp_path: Path) -> None:
+    """The weights that are shipped, in this process."""
+    done = nano_demo("--into", str(tmp_path / "new"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    at = 0
+    for stage in ("search count_dry", "plan approved by rules", "edit water.py", "exit 0",
+                  "verified by `python3 -m unittest -q`: exit 0",
+                  "+    dry = beds.thirsty_beds(levels)", "\nOK\n", "It worked"):  # fmt: skip
+        assert stage in done.stdout[at:], f"{stage!r} is not said, or not in its place"
+        at = done.stdout.index(stage, at) + len(stage)
+
+
 def test_the_nano_demo_with_a_model_that_can(tmp_path: Path, serve_script: Any) -> None:
     """The oracle in K3-nano's place shows that the demo can be passed."""
 
     def policy(asked: Any) -> Any:
-        reply = next_reply(Rename("count_dry", "count_thirsty"), asked.messages)
+        reply = next_reply(Rename("count_dry", "thirsty_beds"), asked.messages)
         calls = [{"name": name, "arguments": given} for name, given in reply.calls]
         return {"reasoning": reply.reasoning, "calls": calls}
 
@@ -83,7 +95,7 @@ def test_the_nano_demo_with_a_model_that_can(tmp_path: Path, serve_script: Any) 
     assert done.returncode == 0, done.stdout + done.stderr
     at = 0
     for stage in ("search count_dry", "plan approved by rules", "edit water.py", "exit 0",
-                  "+    dry = beds.count_thirsty(levels)", "\nOK\n", "It worked"):  # fmt: skip
+                  "+    dry = beds.thirsty_beds(levels)", "\nOK\n", "It worked"):  # fmt: skip
         assert stage in done.stdout[at:], f"{stage!r} is not said, or not in its place"
         at = done.stdout.index(stage, at) + len(stage)
 
