@@ -179,8 +179,8 @@ def _commands(
     options = [
         "--no-config", "--json", "--crlf", "--threads=1", "--no-follow", "--no-pre",
         "--no-search-zip", "--no-mmap", "--ignore-case" if args.ignore_case else "--case-sensitive",
-        f"--context={args.context}", "--regexp", pattern,  # not with `=` between: of two, ripgrep 13 takes both away
-        "--",
+        # Two words: of one, `--regexp==x`, ripgrep 13 also takes the pattern's own sign away.
+        f"--context={args.context}", "--regexp", pattern, "--",
     ]  # fmt: skip
     for some in _chunks(names):
         yield [program, *options, *some], b""

@@ -206,7 +206,7 @@ def _choices(goal: Goal, hits: Hits) -> list[str]:
 
 
 def _act(goal: Goal, hits: Hits, answer: str) -> Reply:
-    """Edit, after a plan when it is more than one file."""
+    """The edits; where there are many places, that of the first."""
     edits = _edits(goal, hits, answer)
     paths = list(dict.fromkeys(call[1]["path"] for call in edits))
     if answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from unabridged.model.kda import KimiDeltaAttention
 from unabridged.model.mla import GatedMLA
 from unabridged.model.train.initial import FASTEST, SLOWEST, initialise
 
-WIDE = {
+WIDE: dict[str, Any] = {
     "hidden_size": 192, "q_lora_rank": 128, "kv_lora_rank": 64, "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 48, "v_head_dim": 48,
     "linear_attn_config": {
@@ -20,6 +21,14 @@ WIDE = {
     },
 }  # fmt: skip
 """Wide enough that random vectors are nearly at right angles."""
+
+
+def with_bags(count: int) -> dict[str, Any]:
+    """`WIDE` with room for so many bags of 16 elements, and a head for each."""
+    linear = {**WIDE["linear_attn_config"], "num_heads": 4 + count}
+    more = {"hidden_size": 200, "q_lora_rank": 128, "qk_rope_head_dim": 48}
+    sizes = {name: size + 16 * count for name, size in more.items()}
+    return {**WIDE, **sizes, "linear_attn_config": linear}
 
 
 def attention(layer: GatedMLA, x: Tensor) -> Tensor:
@@ -34,6 +43,16 @@ def attention(layer: GatedMLA, x: Tensor) -> Tensor:
     return scores.masked_fill(ahead, -torch.inf).softmax(-1)
 
 
+def watched(model: K3) -> tuple[GatedMLA, list[Tensor]]:
+    """The first MLA layer, and a list that gets what each pass gives it to read."""
+    layer = model.language_model.model.layers[1]
+    assert isinstance(layer, DecoderLayer)
+    assert isinstance(layer.self_attn, GatedMLA)
+    seen: list[Tensor] = []
+    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    return layer.self_attn, seen
+
+
 @torch.no_grad()
 def test_the_first_mla_layer_looks_at_what_followed_the_same_token(
     tiny_model: Callable[..., K3],
@@ -41,13 +60,9 @@ def test_the_first_mla_layer_looks_at_what_followed_the_same_token(
     model = tiny_model(**WIDE)
     initialise(model)
     once = torch.randperm(500, generator=torch.Generator().manual_seed(0))[:60]
-    seen: list[Tensor] = []
-    layer = model.language_model.model.layers[1]
-    assert isinstance(layer, DecoderLayer)
-    assert isinstance(layer.self_attn, GatedMLA)
-    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    layer, seen = watched(model)
     model.hidden(torch.cat([once, once]), [120])
-    weights = attention(layer.self_attn, seen[0])
+    weights = attention(layer, seen[0])
     at = torch.arange(60, 119)
     assert weights[:, at, at - 59].mean() > 0.5  # of about 90 places, by chance 0.01
     assert (weights[:, at].argmax(-1) == at - 59).float().mean() > 0.8
@@ -58,15 +73,9 @@ def test_what_came_before_tells_between_places_where_the_same_tokens_stand(
     tiny_model: Callable[..., K3],
 ) -> None:
     """Four tokens stand in two places; the bag knows in which of them this repetition is."""
-    linear = {**WIDE["linear_attn_config"], "num_heads": 5}
-    sizes = {"hidden_size": 216, "q_lora_rank": 144, "qk_rope_head_dim": 64}
-    model = tiny_model(**{**WIDE, **sizes, "linear_attn_config": linear})
+    model = tiny_model(**with_bags(1))
     initialise(model)
-    layer = model.language_model.model.layers[1]
-    assert isinstance(layer, DecoderLayer)
-    assert isinstance(layer.self_attn, GatedMLA)
-    seen: list[Tensor] = []
-    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    layer, seen = watched(model)
     helped: list[float] = []
     for seed in range(10):
         tokens = torch.randperm(500, generator=torch.Generator().manual_seed(seed))
@@ -74,7 +83,7 @@ def test_what_came_before_tells_between_places_where_the_same_tokens_stand(
         preferred: list[Tensor] = []  # what followed at first, over what followed later
         for before in (one, other):
             model.hidden(torch.cat([one, same, other, same, end, before, same]), [76])
-            weights = attention(layer.self_attn, seen.pop()).mean(0)[-1]
+            weights = attention(layer, seen.pop()).mean(0)[-1]
             preferred.append((weights[24] / weights[48]).log())
         helped.append(float(preferred[0] - preferred[1]))
     assert min(helped) > 0
@@ -84,15 +93,9 @@ def test_what_came_before_tells_between_places_where_the_same_tokens_stand(
 @torch.no_grad()
 def test_of_like_places_the_recent_one_is_preferred(tiny_model: Callable[..., K3]) -> None:
     """The slow bag: the same four tokens between others, long ago and lately."""
-    linear = {**WIDE["linear_attn_config"], "num_heads": 6}
-    sizes = {"hidden_size": 232, "q_lora_rank": 160, "qk_rope_head_dim": 80}
-    model = tiny_model(**{**WIDE, **sizes, "linear_attn_config": linear})
+    model = tiny_model(**with_bags(2))
     initialise(model)
-    layer = model.language_model.model.layers[1]
-    assert isinstance(layer, DecoderLayer)
-    assert isinstance(layer.self_attn, GatedMLA)
-    seen: list[Tensor] = []
-    layer.self_attn.register_forward_hook(lambda m, inputs, out: seen.append(inputs[0]))
+    layer, seen = watched(model)
     recent: list[float] = []
     for seed in range(10):
         tokens = torch.randperm(500, generator=torch.Generator().manual_seed(seed))
@@ -101,7 +104,7 @@ def test_of_like_places_the_recent_one_is_preferred(tiny_model: Callable[..., K3
         preferred = 0.0  # what followed lately, over what followed long ago
         for first, second in ((one, other), (other, one)):  # so that the other bag says nothing
             model.hidden(torch.cat([first, same, far, second, same, near, same]), [268])
-            weights = attention(layer.self_attn, seen.pop()).mean(0)[-1]
+            weights = attention(layer, seen.pop()).mean(0)[-1]
             preferred += float((weights[244] / weights[24]).log())
         recent.append(preferred / 2)
     assert sum(recent) / len(recent) > 0.3
