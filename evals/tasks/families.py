@@ -24,7 +24,7 @@ from .hidden import (
     hidden_rename,
     hidden_unchanged,
 )
-from .names import Names, Split
+from .names import Names, Split, Style
 from .phrases import instruction
 from .repository import Repository, Size, value_of
 from .task import (
@@ -42,6 +42,9 @@ from .task import (
 
 INJECTED = 0.12
 """Part of the tasks with an instruction in a file that is not the user's."""
+
+ALIKE = 0.3
+"""Part of the new names that keep a word of the old one."""
 
 Files = dict[str, str]
 
@@ -123,19 +126,20 @@ def _rename(draft: _Draft) -> Task:
     if kind == "function":
         target = code.function(rng, names)
         home.functions.append(target)
-        old, new = target.name, names.fresh("function")
+        old, new = target.name, _new_name(draft, target.name, "function")
         if rng.random() < 0.3:
             repository.untested.add(old)
         draft.callers(rng.choice((0, 1, 1, 2, 3)), old, home)
     elif kind == "class":
         target = code.class_(rng, names)
         home.classes.append(target)
-        old, new = target.name, names.fresh("class")
+        old, new = target.name, _new_name(draft, target.name, "class")
         for module in draft.modules(rng.choice((0, 1, 2))):
             made = code.caller(rng, names, old)
             module.functions.append(replace(made, calls=code.Call(old, "")))
     else:
-        old, new = names.fresh("constant"), names.fresh("constant")
+        old = names.fresh("constant")
+        new = _new_name(draft, old, "constant")
         home.constants.append((old, code.number(rng)))
         for module in [home, *draft.modules(rng.choice((0, 1, 2, 3)))][rng.choice((0, 0, 1)) :]:
             module.functions.append(code.constant_user(rng, names, old))
@@ -146,6 +150,11 @@ def _rename(draft: _Draft) -> Task:
     words = instruction(rng, phrases.RENAME, old=old, new=new, kind=kind)
     hidden = hidden_rename(draft.dotted(home), old, new)
     return draft.task("rename", words, Rename(old, new), before, after, hidden)
+
+
+def _new_name(draft: _Draft, old: str, style: Style) -> str:
+    """What it is to be called: people often change only one word of a name."""
+    return draft.names.alike(old) if draft.rng.random() < ALIKE else draft.names.fresh(style)
 
 
 def _refuse_parts(files: Files, name: str) -> None:
@@ -299,7 +308,9 @@ def _deprecated(draft: _Draft) -> Task:
     new = code.function(rng, names)
     while len(new.parameters) != 1:
         new = code.function(rng, names)
-    old = replace(new, name=names.fresh("function"), doc=f"Deprecated: use {new.name}.")
+    old = replace(
+        new, name=_new_name(draft, new.name, "function"), doc=f"Deprecated: use {new.name}."
+    )
     repository.untested.add(old.name)
     home.functions += [new, old] if rng.random() < 0.5 else [old, new]
     users: list[Module] = []
@@ -437,7 +448,7 @@ def _twins(draft: _Draft, *, named: bool) -> Task:
     repository.fill(draft.size)
     before = repository.files()
     _refuse_parts(before, first.name)
-    new = names.fresh("function")
+    new = _new_name(draft, first.name, "function")
     home = rng.choice(homes)
     path = draft.path(home)
     after = {**before, path: before[path].replace(first.name, new)}

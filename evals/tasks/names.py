@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import keyword
 import random
+import re
 from typing import Literal
 
 Split = Literal["train", "test"]
@@ -94,13 +95,41 @@ class Names:
         """A name that has nothing to do with the ones given before."""
         while True:
             name = self._compound(style)
-            low = name.lower()
-            if keyword.iskeyword(low) or low in _RESERVED:
-                continue
-            if any(low in other or other in low for other in self._taken):
-                continue
-            self._taken.add(low)
-            return name
+            if self._free(name):
+                return name
+
+    def alike(self, name: str) -> str:
+        """A name that has a piece in common with `name`, at its beginning or its end.
+
+        A name of one piece has nothing to share: then it is a name like any other.
+        """
+        rng = self._rng
+        pieces = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
+        if len(pieces) == 1:
+            return self.fresh(
+                "constant" if name.isupper() else "class" if name[0].isupper() else "function"
+            )
+        joint = "_" if "_" in name else ""
+        while True:
+            at = -1 if rng.random() < 0.7 else 0
+            piece = self.piece()
+            if name[0].isupper():
+                piece = piece.upper() if name.isupper() else piece.capitalize()
+            elif at == 0:
+                piece = rng.choice(self._verbs)
+            made = joint.join([*pieces[:-1], piece] if at else [piece, *pieces[1:]])
+            if self._free(made):
+                return made
+
+    def _free(self, name: str) -> bool:
+        """Take a name, if it has nothing to do with the others; False if it has."""
+        low = name.lower()
+        if keyword.iskeyword(low) or low in _RESERVED:
+            return False
+        if any(low in other or other in low for other in self._taken):
+            return False
+        self._taken.add(low)
+        return True
 
     def _compound(self, style: Style) -> str:
         rng = self._rng

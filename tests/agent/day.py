@@ -64,7 +64,9 @@ class Worker:
         )
         if done >= self.lines:
             check = f"test $(grep -c step journal.txt) = {self.lines}"
-            if last.keys() == {"shell"}:
+            # A check that was cut off has shown nothing: it is run again before it is named.
+            passed = any(t.startswith("exit code 0") for t in question.results().values())
+            if last.keys() == {"shell"} and passed:
                 calls = [("finish", {"status": "done", "summary": "Written.", "verified": [check]})]
             else:
                 calls = [("shell", {"command": check})]
