@@ -15,23 +15,21 @@ from .events import Usage
 from .providers.base import Provider
 
 NANO = (
-    "no endpoint and no key are set, so K3-nano does the work, a small model in this program that "
-    "knows a few refactorings. For Kimi K3 set UNABRIDGED_API_KEY, or point to a server with "
-    "--base-url."
+    "no endpoint and no key are set, so K3-nano does the work: a small model in this program that "
+    "knows a few refactorings of small Python repositories, and does about three of five. For Kimi "
+    "K3 set UNABRIDGED_API_KEY, or point to a server with --base-url."
 )
 
 
 def with_model(config: Config, env: Mapping[str, str] = os.environ) -> Config:
     """The settings, on the K3-nano that is shipped where they name no model and there is no key.
 
-    Not before its weights are good for its tasks: a newcomer should meet no model that fails.
-
     Raises ConfigError for a key that cannot be read.
     """
     from .credentials import CredentialError, find
 
     named = {config.origin.get("model.base_url"), config.origin.get("model.name")} != {"default"}
-    if named or not nano.READY or not any(nano_folder().glob("*.safetensors")):
+    if named or not any(nano_folder().glob("*.safetensors")):
         return config
     try:
         found = find(config.base_url, env)

@@ -143,7 +143,7 @@ def settings(root: Path) -> Iterator[Check]:
         config = with_model(config)
         url = without_secrets(config.base_url)
         if config.base_url.startswith(LOCAL):
-            yield Check("endpoint", "ok", f"{url} ({config.model}), in this process")
+            yield _local_model(f"{url} ({config.model}), in this process", config.model)
             return
         connect(config)
     except ConfigError as error:
@@ -151,6 +151,19 @@ def settings(root: Path) -> Iterator[Check]:
                     "`unabridged auth login`, or `unabridged config set model.base_url URL`")  # fmt: skip
     else:
         yield Check("endpoint", "ok", f"{url}, model {config.model}")
+
+
+def _local_model(what: str, name: str) -> Check:
+    from ..model.nano.profile import MODEL
+    from .providers.embedded import MISSING, missing
+
+    if missing():
+        return Check("endpoint", "fault", f"{what}: {MISSING}",
+                     "or, for Kimi K3, `unabridged auth login`, or `unabridged config set model.base_url URL`")  # fmt: skip
+    if name != MODEL:
+        return Check("endpoint", "ok", what)
+    return Check("endpoint", "note", f"{what}: a small model for a few refactorings",
+                 "for Kimi K3 `unabridged auth login`, or `unabridged config set model.base_url URL`")  # fmt: skip
 
 
 def keyring() -> Iterator[Check]:

@@ -13,9 +13,6 @@ from typing import Any, Final
 MODEL: Final = "k3-nano"
 """Name of the model for which the harness uses this profile."""
 
-READY: Final = False
-"""Whether the weights that are shipped solve their tasks, so that they may be the default model."""
-
 WINDOW: Final = 16_384
 """Tokens. It decides how a pack is cut into messages, so it belongs to the surface."""
 

@@ -292,6 +292,7 @@ async def test_two_editors_never_share_a_session(bench: Bench) -> None:
 
 
 async def test_what_cannot_be_is_a_plain_error_and_the_agent_lives_on(bench: Bench) -> None:
+    bench.env["UNABRIDGED_BASE_URL"] = "https://api.moonshot.ai/v1"
     async with bench.editor() as (_, agent):
         with pytest.raises(RequestError, match="no key for") as refused:
             await agent.new_session(cwd=str(bench.repo), mcp_servers=[])

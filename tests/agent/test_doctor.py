@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from unabridged.agent.doctor import settings
+from unabridged.agent.providers import embedded
+
 
 @pytest.fixture
 def bare(tmp_path: Path) -> dict[str, str]:
@@ -37,10 +40,28 @@ def test_a_bare_machine_is_told_what_to_do(bare: dict[str, str]) -> None:
     assert code == 1
     assert "FAULT git        not found" in out
     assert "-> install git" in out
-    assert "FAULT endpoint   no key for https://api.moonshot.ai/v1" in out
+    assert "note  endpoint   local: (k3-nano), in this process: a small model" in out
     assert "unabridged auth login" in out
     assert "note  ripgrep" in out
-    assert out.endswith("2 to correct before the work can begin.\n")
+    assert out.endswith("1 to correct before the work can begin.\n")
+
+
+def test_an_endpoint_that_is_named_needs_its_key(bare: dict[str, str]) -> None:
+    code, out = doctor({**bare, "UNABRIDGED_BASE_URL": "https://api.moonshot.ai/v1"})
+    assert code == 1
+    assert "FAULT endpoint   no key for https://api.moonshot.ai/v1" in out
+    assert "unabridged auth login" in out
+
+
+def test_without_torch_k3_nano_is_no_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("UNABRIDGED_API_KEY", "MOONSHOT_API_KEY", "UNABRIDGED_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None if name == "torch" else name)
+    (check,) = (one for one in settings(tmp_path) if one.name == "endpoint")
+    assert check.status == "fault"
+    assert "pip install 'unabridged[model]'" in check.found
 
 
 def test_advice_names_the_package_manager_that_is_there(bare: dict[str, str]) -> None:

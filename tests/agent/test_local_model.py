@@ -21,17 +21,15 @@ from unabridged.agent.connect import connect, pricing, with_model
 from unabridged.agent.events import RunStarted, Usage
 from unabridged.agent.opening import endpoint_of
 from unabridged.agent.providers import embedded
-from unabridged.model.nano import profile as nano
 
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in which weights are shipped that are good for their tasks."""
+    """A folder in which weights are shipped."""
     folder = tmp_path / "nano"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(b"")
     monkeypatch.setattr(connecting, "nano_folder", lambda: folder)
-    monkeypatch.setattr(nano, "READY", True)
     return folder
 
 
@@ -58,12 +56,6 @@ def settled(flags: Flags | None = None, env: dict[str, str] | None = None) -> tu
 @pytest.mark.usefixtures("shipped")
 def test_without_settings_it_is_k3_nano() -> None:
     assert settled() == ("local:", "k3-nano")
-
-
-@pytest.mark.usefixtures("shipped")
-def test_weights_in_training_are_no_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nano, "READY", False)
-    assert settled() == ("https://api.moonshot.ai/v1", "kimi-k3")
 
 
 @pytest.mark.usefixtures("shipped")
