@@ -72,7 +72,7 @@ async def shoot(folder: Path, theme: str) -> None:
             picture = app.export_screenshot(title="unabridged")
             (IMAGES / f"tui-{name}-{theme}.svg").write_text(picture)
 
-        while not app._planned.is_set():  # pyright: ignore[reportPrivateUsage]
+        while not app.opening.planned.is_set():
             await pilot.pause(0.05)
         await pilot.pause(0.3)
         shot("load")

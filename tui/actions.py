@@ -205,16 +205,20 @@ class Actions:
             app.push_screen(Picker("Sessions, this repository's first", items), future.set_result)
             rest = await future or ""
         if rest:
-            await app.enter(lambda: app.desk.resume(rest))
+            await app.opening.enter(lambda: app.desk.resume(rest))
 
     async def do_fork(self, _rest: str) -> None:
         """A copy."""
-        if (session := self._needs_session()) and await self._app.enter(self._app.desk.fork):
+        if (session := self._needs_session()) and await self._app.opening.enter(
+            self._app.desk.fork
+        ):
             self._app.transcript.note(f"You are in a fork of {session.id}.", "good")
 
     async def do_handover(self, _rest: str) -> None:
         """A fresh session that knows the words, the plan and the scope."""
-        if (session := self._needs_session()) and await self._app.enter(self._app.desk.hand_over):
+        if (session := self._needs_session()) and await self._app.opening.enter(
+            self._app.desk.hand_over
+        ):
             self._app.transcript.note(
                 f"Goes on from {session.id}. Write what is to be done next.", "good"
             )
@@ -224,7 +228,7 @@ class Actions:
         app = self._app
         await app.desk.let_go()
         await asyncio.to_thread(app.desk.connect)
-        app.begin_anew()
+        app.opening.begin_anew()
 
     # --- settings --------------------------------------------------------------------------------
 
@@ -264,7 +268,7 @@ class Actions:
         cold = " The next request is not cached." if steps else ""
         app.transcript.note(f"From now on {what}.{cold}", "warn" if steps else "plain")
         if app.session is None and (name or url):
-            app.plan_load()
+            app.opening.plan()
         app.show_standing()
 
     async def do_trust(self, _rest: str) -> None:
@@ -287,7 +291,7 @@ class Actions:
         later = " It counts from the next session on: /new." if app.session is not None else ""
         app.transcript.note(f"Trusted as they are now: {', '.join(names)}.{later}", "good")
         if app.session is None:
-            app.plan_load()
+            app.opening.plan()
 
     async def do_theme(self, rest: str) -> None:
         """Colours."""

@@ -83,6 +83,8 @@ class Desk:
         self.provider: Provider | None = None
         self.problem = ""
         """Why there is no model, and what to do; empty where there is one."""
+        self.stands_in = False
+        """Whether K3-nano does the work because nothing else is set."""
         self.trusted = Trusted()
         self.loaded: Load | None = None
         self.session: Session | None = None
@@ -90,18 +92,29 @@ class Desk:
 
     # --- the model -------------------------------------------------------------------------------
 
-    def connect(self) -> None:
-        """Read the settings and find the model; `problem` says why there is none."""
+    def configure(self) -> None:
+        """Read the settings; `problem` says what is wrong with them."""
         self.problem = ""
         try:
             self.trusted = examine(self.root)
-            self.config = with_model(load_config(self.flags, project=self.trusted.settings))
-            if self.start.script is not None:
-                self.provider = scripted(self.start.script)
-            else:
-                self.provider = connect(self.config)
+            config = load_config(self.flags, project=self.trusted.settings)
+            self.config = with_model(config) if self.start.script is None else config
         except (ConfigError, ContextError, OSError) as error:
-            self.provider, self.problem = None, str(error)
+            self.problem = str(error)
+        else:
+            self.stands_in = self.config is not config
+
+    def connect(self) -> None:
+        """Read the settings and find the model; `problem` says why there is none."""
+        self.provider = None
+        self.configure()
+        if self.problem or self.config is None:
+            return
+        try:
+            script = self.start.script
+            self.provider = scripted(script) if script is not None else connect(self.config)
+        except (ConfigError, OSError) as error:
+            self.problem = str(error)
 
     async def choose(self, model: str | None, base_url: str | None, effort: str | None) -> None:
         """Another model, endpoint or effort from the next run on. Raises ConfigError."""

@@ -67,20 +67,21 @@ def _page(lines: Iterator[Text]) -> Source:
 def help_page(p: Palette) -> Source:
     """Commands and keys."""
 
-    def lines() -> Iterator[Text]:
-        for title, rows in (
-            (
-                "Commands",
-                [(f"/{name} {c.arguments}".strip(), c.line) for name, c in COMMANDS.items()],
-            ),
-            ("Keys", KEYS),
-        ):
-            yield Text(title, p.accent)
-            for name, what in rows:
-                yield Text(f"  {name:24} ", p.strong).append(what, p.text)
-            yield Text("")
+    commands = [(f"/{name} {c.arguments}".strip(), c.line) for name, c in COMMANDS.items()]
 
-    return _page(lines())
+    def draw(painter: Painter, width: int) -> list[Strip]:
+        lines: list[Text] = []
+        for title, rows in (("Commands", commands), ("Keys", KEYS)):
+            lines.append(Text(title, p.accent))
+            for name, what in rows:
+                label = f"  {name:24} "
+                for part in Text(what, p.text).wrap(painter.console, max(width - len(label), 20)):
+                    lines.append(Text(label, p.strong).append_text(part))
+                    label = " " * len(label)
+            lines.append(Text(""))
+        return painter.strips(lines)
+
+    return draw
 
 
 # --- the window -------------------------------------------------------------------------------------

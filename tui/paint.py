@@ -94,12 +94,14 @@ class Painter:
     # --- blocks ----------------------------------------------------------------------------------
 
     def block(self, block: Block, width: int) -> list[Strip]:
-        """The lines of a block, a blank one last."""
+        """The lines of a block, and a blank one where the next block does not belong to it."""
         key = (block.number, width)
         ticking = block.live and block.kind in ("call", "reasoning")
         version, found = self._blocks.get(key, (-1, []))
         if version != block.version or ticking:
-            found = [*self._draw(block, max(width, 10)), BLANK]
+            found = [*self._draw(block, max(width, 10))]
+            if not _leads(block):
+                found.append(BLANK)
             self._blocks[key] = block.version, found
             if len(self._blocks) > KEPT:
                 self._blocks.popitem(last=False)
@@ -114,7 +116,7 @@ class Painter:
             return len(found)
         match block.kind:
             case "reasoning" if not block.open:
-                return 2
+                return 1 if _leads(block) else 2
             case "call" if not block.open:
                 assert block.call is not None
                 return 3 + min(block.call.diff.count("\n"), FOLDED_DIFF)
@@ -225,10 +227,12 @@ class Painter:
             yield from lines[-LIVE_LINES:]
         elif call.name in ("!", "shell", "git") or call.state == "failed":
             lines = [line for line in plain(call.result).split("\n") if line.strip()]
-            for line in lines[-FOLDED_RESULT:]:
+            left = len(lines) - FOLDED_RESULT
+            left = left if left > 1 else 0  # one line takes no more room than its count
+            if left:
+                yield self._line(Text(f"  … {left:,} lines before", p.dim))
+            for line in lines[left:]:
                 yield self._line(Text(f"  │ {one_line(line, width - 5)}", p.dim))
-            if len(lines) > FOLDED_RESULT:
-                yield self._line(Text(f"  … {len(lines) - FOLDED_RESULT} lines before", p.dim))
 
     def _diff(self, diff: str, width: int) -> list[Strip]:
         def draw() -> list[Strip]:
@@ -314,6 +318,11 @@ class Painter:
         else:
             self._paragraphs.move_to_end(key)
         return found
+
+
+def _leads(block: Block) -> bool:
+    """Whether it is a folded thought: one line, which belongs to what follows from it."""
+    return block.kind == "reasoning" and not block.open and not block.live
 
 
 def _status(block: Block) -> str:

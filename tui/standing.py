@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from ..agent.config import LOCAL
 from ..agent.events import AssistantMessage, Usage
 from .desk import Desk
 from .widgets.status import Standing
@@ -52,4 +53,6 @@ def standing(desk: Desk) -> Standing:
 
 def _host(endpoint: str) -> str:
     """An endpoint in few characters."""
+    if endpoint == LOCAL:
+        return "in this process"
     return urlsplit(endpoint).netloc or endpoint

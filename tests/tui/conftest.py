@@ -90,7 +90,7 @@ class Desk:
 
     async def started(self) -> None:
         """Wait for the load plan."""
-        await self.until(lambda: self.app._planned.is_set(), "the load plan")
+        await self.until(lambda: self.app.opening.planned.is_set(), "the load plan")
 
     async def idle(self) -> None:
         """Wait until nothing runs."""

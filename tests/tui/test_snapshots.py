@@ -13,7 +13,7 @@ import pytest
 
 from unabridged.agent.providers.scripted import ScriptedCall, Turn
 from unabridged.tui import paint
-from unabridged.tui.app import UnabridgedApp
+from unabridged.tui.opening import Opening
 from unabridged.tui.widgets import status
 from unabridged.tui.widgets.approval_card import ApprovalCard
 from unabridged.tui.widgets.plan_card import PlanCard
@@ -62,7 +62,7 @@ async def test_the_screen_looks_as_it_did(
     monkeypatch.setattr(status, "SPINNER", "⠋")
     monkeypatch.setattr(paint, "WORTH_SAYING", 1e9)
     monkeypatch.setattr(
-        UnabridgedApp, "_greet", lambda app: app.transcript.note("Unabridged in shop.")
+        Opening, "greet", lambda one: one._app.transcript.note("Unabridged in shop.")
     )
     name = f"{size[0]}x{size[1]}-{theme}.svg"
     async with open_tui(TURNS, size=size, theme=f"unabridged-{theme}", sandbox="off") as desk:

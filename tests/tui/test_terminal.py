@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from unabridged.agent.providers.scripted import Script
-from unabridged.tui.app import LAST_SECONDS
+from unabridged.tui.signals import LAST_SECONDS
 
 EDIT = {"name": "edit", "arguments": {"path": "shop/price.py", "old": "def total(net)",
                                       "new": "def gross(net)"}}  # fmt: skip

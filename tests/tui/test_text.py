@@ -90,7 +90,7 @@ def test_reasoning_is_whole_when_unfolded() -> None:
     text = " ".join(line.removeprefix("│ ") for line in drawn(block))
     assert text.split()[-30_000:] == words
     block.open, block.version = False, 1
-    assert len(drawn(block)) == 2
+    assert drawn(block) == ["▸ Thought · 30,000 words"]
 
 
 def test_wide_characters_keep_the_width() -> None:

@@ -77,6 +77,10 @@ class ApprovalCard(Card):
         self.query_one(Choices).focus()
         self.caption("Esc stops the model")
 
+    def on_resize(self) -> None:
+        """Another size shows more of the preview, or less."""
+        self.call_after_refresh(self._say_more)
+
     def _effects(self, painter: Painter, width: int) -> list[Strip]:
         p, lines = painter.palette, list[Strip]()
         for effect in self.pending.effects:
@@ -88,8 +92,23 @@ class ApprovalCard(Card):
             if effect.detail:
                 text.append(f"  {safe(effect.detail)}", p.dim)
             lines += painter.strips(text.wrap(painter.console, max(width, 10)))
-        why = Text(f"Asked because: {safe(self.pending.reason)}", p.dim)
+        why = Text(f"Why: {safe(self._why())}", p.dim)
         return [*lines, *painter.strips(why.wrap(painter.console, max(width, 10)))]
+
+    def _why(self) -> str:
+        """The reason, without the effect where that is the only one and stands above."""
+        if len(self.pending.effects) != 1:
+            return self.pending.reason
+        return self.pending.reason.removeprefix(f"{self.pending.effects[0].describe()}: ")
+
+    def _say_more(self) -> None:
+        """How much of the preview is out of sight: what is agreed to must not be missed."""
+        hidden = sum(
+            view.virtual_size.height - view.size.height
+            for view in self.query("#preview").results(Lines)
+        )
+        more = f"PgDn {hidden} more lines · " if hidden > 1 else ""
+        self.caption(f"{more}Esc stops the model")
 
     def _preview(self, painter: Painter, width: int) -> list[Strip]:
         preview = self.pending.preview

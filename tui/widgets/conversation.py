@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..blocks import Transcript
-from ..paint import Painter
+from ..paint import BLANK, Painter
 from ..palette import palette_of
 from .marks import SelectableView, marked
 
@@ -230,10 +230,11 @@ class Conversation(SelectableView):
         lines = self.painter.block(blocks[at], self._room)
         if len(lines) != self._heights[at]:
             self.call_later(self._correct, at, len(lines))
-        strip = lines[within] if within < len(lines) else Strip.blank(0)
+        strip = lines[within] if within < len(lines) else BLANK
+        last = len(lines) - (lines[-1] is BLANK)
+        chosen = at == self.selected and self.has_focus and within < last
         if self.needle:
             strip = marked(strip, self.needle, palette.found)
-        chosen = at == self.selected and self.has_focus and within < len(lines) - 1
         gutter = Segment("▌ " if chosen else "  ", palette.accent)
         strip = Strip([gutter, *strip], GUTTER + strip.cell_length)
         strip = strip.extend_cell_length(width).crop(0, width).apply_style(self._page)

@@ -108,6 +108,8 @@ def plan_words(
     ]
     if cold is None:
         lines.append(("The price of this model is not known.", "dim"))
+    elif cold == 0:
+        lines.append(("Free: the model runs in this process", "text"))
     else:
         lines.append((f"First request {money(cold)}, or {money(warm)} where it is cached", "text"))
     stored, total = loaded.stored, len(loaded.segments)

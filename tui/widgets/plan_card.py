@@ -13,7 +13,7 @@ from textual.strip import Strip
 from textual.widgets import Input, Static
 
 from ...agent.effects import EffectKind
-from ...agent.scope import Scope
+from ...agent.scope import Scope, joined
 from ...agent.session import Pending
 from ..paint import Painter
 from ..text import safe
@@ -37,7 +37,7 @@ class PlanCard(Card):
         super().__init__(f"A plan to approve{place}", tone="asks")
         self.pending = pending
         self._text = text
-        self._scope = scope
+        self._scope = joined(scope, Scope())  # a model may name a file twice
 
     def compose(self) -> ComposeResult:
         """The plan, its scope, the choices, the form."""

@@ -92,14 +92,18 @@ class Status(Widget):
             parts.append((f"{share:.0%} of {count(s.window)}", tone))
         if s.cached is not None:
             parts.append((f"{s.cached:.0%} cached", p.good if s.cached > 0.5 else p.warn))
-        if s.spent is not None and s.steps:
-            parts.append((money(s.spent), p.text))
-        if s.next is not None:
-            parts.append((f"next {money(s.next)}", p.dim))
+        if s.next == 0 and not s.spent:
+            parts.append(("free", p.dim))
+        else:
+            if s.spent is not None and s.steps:
+                parts.append((money(s.spent), p.text))
+            if s.next is not None:
+                parts.append((f"next {money(s.next)}", p.dim))
         parts.append((s.mode, p.warn if s.mode == "read-only" else p.dim))
         if s.scope:
             parts.append((f"scope {one_line(s.scope, 24)}", p.good))
-        parts.append((f"sandbox {s.sandbox}", p.dim if s.sandbox != "off" else p.warn))
+        if s.sandbox:
+            parts.append((f"sandbox {s.sandbox}", p.dim if s.sandbox != "off" else p.warn))
         if s.jobs:
             parts.append((f"{s.jobs} job{'s' * (s.jobs > 1)}", p.warn))
         if s.endpoint:
