@@ -14,6 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .folder import folder
+
 if TYPE_CHECKING:
     from .chat.tokenizer import Tokenizer
     from .converse import Finish
@@ -30,9 +32,9 @@ def add_commands(
     weights = argparse.ArgumentParser(add_help=False)
     weights.add_argument(
         "--weights",
-        type=Path,
+        type=folder,
         required=True,
-        metavar="PATH",
+        metavar="PATH|nano",
         help="folder of a checkpoint with its tiktoken.model",
     )
     weights.add_argument("--device", default="cpu", help="as torch names it (default: cpu)")

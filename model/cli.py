@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .chat_cli import add_commands
+from .folder import folder
 from .train_cli import add_command as add_train_command
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -32,8 +33,8 @@ def add_parser(
     )
     audit.add_argument(
         "--config",
-        type=Path,
-        metavar="PATH",
+        type=folder,
+        metavar="PATH|nano",
         help="config.json or its folder (default: the released 2.8T model)",
     )
     audit.add_argument("--json", action="store_true", help="print one JSON document")
@@ -47,7 +48,7 @@ def add_parser(
         help="say what of a checkpoint is there, missing or damaged",
         description="Look at every shard of a checkpoint. Exit code 1: a model cannot be loaded.",
     )
-    inspect.add_argument("path", type=Path, metavar="PATH", help="folder of a checkpoint")
+    inspect.add_argument("path", type=folder, metavar="PATH|nano", help="folder of a checkpoint")
     inspect.add_argument(
         "--no-scales", action="store_true", help="headers only: do not read scales"
     )
@@ -72,7 +73,7 @@ def add_parser(
         description="Continue a text with a checkpoint, as the bare language model.",
     )
     generate.add_argument(
-        "--weights", type=Path, required=True, metavar="PATH", help="folder of a checkpoint"
+        "--weights", type=folder, required=True, metavar="PATH|nano", help="folder of a checkpoint"
     )
     source = generate.add_mutually_exclusive_group(required=True)
     source.add_argument("--prompt", metavar="TEXT", help="text to continue; - reads standard input")

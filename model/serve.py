@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from .config import K3Config
+from .folder import folder as named
 from .sizes import human
 
-NANO = Path(__file__).with_name("nano")
-"""The checkpoint that comes with the package."""
 PLUGIN = "unabridged"
 """Our name among vLLM's plugins."""
 CONNECTOR = "unabridged.model.vllm_plugin.state_connector"
@@ -74,7 +73,7 @@ class Command:
 
 def find_model(text: str) -> Path:
     """The folder of `nano` or of a path. Raises `ServeError`."""
-    folder = NANO if text == "nano" else Path(text).expanduser()
+    folder = named(text)
     if not (folder / "config.json").is_file():
         raise ServeError(
             f"--model {text}: no checkpoint there (no config.json); give a folder, or nano"

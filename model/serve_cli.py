@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from .cli import size
+from .folder import NANO
 from .serve import (
-    NANO,
     Command,
     ServeError,
     Settings,

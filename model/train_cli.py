@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-NANO = Path(__file__).with_name("nano")
+from .folder import folder as named
+
 _HELD_OUT_COPIES = 40
 
 
@@ -46,7 +47,7 @@ def add_command(
         "--held-out", type=int, default=24, metavar="N", help="test sessions to judge by"
     )
     train.add_argument(
-        "--weights", type=Path, metavar="DIR", help="start from this checkpoint's weights"
+        "--weights", type=named, metavar="DIR|nano", help="start from this checkpoint's weights"
     )
     train.add_argument("--until", type=int, metavar="STEP", help="stop early, to go on later")
     train.add_argument("--device", default="cpu", help="as torch names it (default: cpu)")
@@ -68,7 +69,7 @@ def _train(args: argparse.Namespace) -> int:
     from .train.recipe import Recipe
     from .train.trainer import Trainer, TrainingError, export, warm_start
 
-    folder = NANO if args.config == "nano" else Path(args.config)
+    folder = named(args.config)
     config = K3Config.from_pretrained(folder)
     tokenizer = Tokenizer.from_file(folder)
     tokenizer.check(config.text_config.vocab_size, config.eos_token_id)

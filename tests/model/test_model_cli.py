@@ -65,6 +65,14 @@ def test_generate_from_text_and_ids(folder: Path, capsys: pytest.CaptureFixture[
     assert len(capsys.readouterr().out.split()) == 5
 
 
+def test_k3_nano_goes_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("inspect", "nano", "--json") == 0
+    assert run("audit", "--config", "nano", "--json") == 0
+    assert run("generate", "--weights", "nano", "--prompt", "def ", "--max-tokens", "1") == 0
+    capsys.readouterr()
+    assert "No such file" in refused(capsys, "inspect", "./nano")
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert run(*words) == 2
     printed = capsys.readouterr()

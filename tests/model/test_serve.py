@@ -15,7 +15,8 @@ import pytest
 
 from unabridged.cli import main
 from unabridged.model.config import K3Config
-from unabridged.model.serve import NANO, ServeError, Settings, cache_size
+from unabridged.model.folder import NANO
+from unabridged.model.serve import ServeError, Settings, cache_size
 from unabridged.model.vllm_plugin import installation
 
 CONFIG = K3Config.from_pretrained(NANO)

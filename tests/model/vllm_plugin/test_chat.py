@@ -23,7 +23,7 @@ from unabridged.cli import main
 from unabridged.model.chat.render import render
 from unabridged.model.chat.tokenizer import Tokenizer
 from unabridged.model.chat.xtml import encode
-from unabridged.model.serve import NANO
+from unabridged.model.folder import NANO
 
 pytestmark = pytest.mark.vllm
 
