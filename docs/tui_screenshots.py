@@ -1,104 +1,110 @@
-"""Make the pictures of docs/tui.md: the TUI at work on a small repository, played by a script.
+"""Make the pictures of docs/tui.md and of the README: real sessions of K3-nano in the TUI.
 
-python docs/tui_screenshots.py
+    python docs/tui_screenshots.py
+
+The sample is that of `make run`. Nothing is scripted: what the pictures show is what the model did.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-from unabridged.agent.config import Flags
-from unabridged.agent.providers.scripted import Script, ScriptedCall, Turn
+from textual.pilot import Pilot
+
 from unabridged.tui.app import UnabridgedApp
 from unabridged.tui.desk import Start
 from unabridged.tui.memory import Memory
+from unabridged.tui.screens.changes import Changes
 from unabridged.tui.widgets.approval_card import ApprovalCard
 from unabridged.tui.widgets.plan_card import PlanCard
 
 IMAGES = Path(__file__).with_name("images")
-FILES = {
-    "shop/price.py": "RATE = 0.2\n\n\ndef total(net):\n    return net * (1 + RATE)\n",
-    "shop/cart.py": "from .price import total\n\n\ndef checkout(items):\n    return total(sum(items))\n",
-    "README.md": "# Shop\n",
-}
-ANSWER = """`total` is defined in `shop/price.py` and used in the cart. I will rename it in **two steps**:
-
-1. `total` becomes `gross` in `shop/price.py`
-2. the cart follows
-"""
+SAMPLE = Path(__file__).parents[1] / "examples" / "garden"
+TASK = "Rename count_dry to thirsty_beds."
+SIZE = (100, 32)
+GRACE = 0.5
+"""Seconds after which a card takes an answer, and the screen is still."""
 
 
-def call(name: str, **arguments: object) -> ScriptedCall:
-    """A call of the scripted model."""
-    return ScriptedCall(name=name, arguments=arguments)
+class Session:
+    """One session, in one theme."""
 
+    def __init__(self, app: UnabridgedApp, pilot: Pilot[None], theme: str) -> None:
+        self._app = app
+        self._pilot = pilot
+        self._theme = theme
 
-TURNS = (
-    Turn(
-        reasoning="The user wants a rename of `total`. The cart uses it as well, so two files.",
-        content=ANSWER,
-        calls=(call("propose_plan", plan="Rename `total` to `gross`, then follow it in the cart.",
-                    paths=["shop/price.py"], commands=[["pytest", "*"]], not_touch=["README.md"]),),
-    ),
-    Turn(calls=(call("edit", path="shop/price.py", old="def total(net)", new="def gross(net)"),)),
-    Turn(calls=(call("edit", path="shop/cart.py", old="import total", new="import gross"),)),
-    Turn(calls=(call("finish", status="done", summary="Renamed `total` to `gross` in two files."),)),
-)  # fmt: skip
-
-
-async def shoot(folder: Path, theme: str) -> None:
-    """One session, five pictures."""
-    repo = folder / "shop"
-    for name, text in FILES.items():
-        (repo / name).parent.mkdir(parents=True, exist_ok=True)
-        (repo / name).write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=repo, check=True)  # noqa: ASYNC221 - nothing else runs
-    script = folder / "script.json"
-    script.write_text(Script(turns=TURNS).model_dump_json())
-    start = Start(root=repo, sessions=folder / "sessions", script=script, cache=folder / "cache",
-                  flags=Flags(model="kimi-k3"))  # fmt: skip
-    app = UnabridgedApp(start, Memory(folder / "tui.json"), f"unabridged-{theme}")
-    async with app.run_test(size=(110, 36)) as pilot:
-
-        async def until(kind: type | None) -> None:
-            while not (app.card is None if kind is None else isinstance(app.card, kind)):
-                await pilot.pause(0.05)
-            await pilot.pause(0.5)
-
-        def shot(name: str) -> None:
-            picture = app.export_screenshot(title="unabridged")
-            (IMAGES / f"tui-{name}-{theme}.svg").write_text(picture)
-
-        while not app.opening.planned.is_set():
-            await pilot.pause(0.05)
-        await pilot.pause(0.3)
-        shot("load")
-        app.prompt.put("Rename total to gross, everywhere")
+    async def run(self) -> None:
+        """From the load plan to the changes."""
+        app, pilot = self._app, self._pilot
+        await app.opening.planned.wait()
+        await self._shoot("load")
+        app.prompt.put(TASK)
         await pilot.press("enter")
-        await until(PlanCard)
-        shot("plan")
-        await pilot.press("y")
-        await until(ApprovalCard)
-        shot("approval")
-        await pilot.press("y")
-        await until(None)
-        shot("end")
+        taken: set[type] = set()
+        while await self._waits():
+            kind = type(app.card)
+            if kind not in taken:
+                await self._shoot("plan" if kind is PlanCard else "approval")
+            taken.add(kind)
+            await pilot.press("y")
+        await self._shoot("end")
         app.prompt.put("/diff")
         await pilot.press("enter")
-        await pilot.pause(0.8)
-        shot("diff")
+        while not isinstance(app.screen, Changes):
+            await pilot.pause(0.05)
+        await self._shoot("diff")
+
+    async def _waits(self) -> bool:
+        """Whether something waits for the user; False at the end of the turn."""
+        while self._app.busy and not isinstance(self._app.card, PlanCard | ApprovalCard):
+            await self._pilot.pause(0.05)
+        await self._pilot.pause(GRACE)
+        return self._app.busy
+
+    async def _shoot(self, name: str) -> None:
+        await self._pilot.pause(GRACE)
+        picture = self._app.export_screenshot(title="unabridged")
+        (IMAGES / f"tui-{name}-{self._theme}.svg").write_text(picture)
+
+
+async def shoot(repo: Path, folder: Path, theme: str) -> None:
+    """All pictures in one theme."""
+    start = Start(root=repo, sessions=folder / "sessions", cache=folder / "cache")
+    app = UnabridgedApp(start, Memory(folder / "tui.json"), f"unabridged-{theme}")
+    async with app.run_test(size=SIZE) as pilot:
+        await Session(app, pilot, theme).run()
         await app.desk.let_go()
+
+
+def repository(home: Path) -> Path:
+    """The sample, with one commit."""
+    repo = home / SAMPLE.name
+    shutil.copytree(SAMPLE, repo, ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-c", "user.name=Sample", "-c", "user.email=sample@example.com"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "Add the garden"]):
+        subprocess.run([*git, *words], cwd=repo, check=True)
+    return repo
 
 
 def main() -> None:
     """Both themes."""
     IMAGES.mkdir(exist_ok=True)
+    for name in list(os.environ):
+        if name.startswith(("UNABRIDGED_", "MOONSHOT_", "XDG_")):
+            del os.environ[name]
+    os.environ |= {"PYTHONDONTWRITEBYTECODE": "1",
+                   "PYTHON_KEYRING_BACKEND": "keyring.backends.null.Keyring"}  # fmt: skip
     for theme in ("dark", "light"):
         with tempfile.TemporaryDirectory() as name:
-            asyncio.run(shoot(Path(name), theme))
+            home = Path(name).resolve()
+            os.environ["HOME"] = str(home)
+            asyncio.run(shoot(repository(home), home, theme))
 
 
 if __name__ == "__main__":

@@ -431,6 +431,8 @@ class UnabridgedApp(App[None]):
             waits = isinstance(self.card, ApprovalCard | PlanCard | QuestionCard)
             hint = "Esc stops" if waits or self.turns.queued else "Esc stops · Enter tells it more"
             status.act(activity, seconds, hint)
+        elif isinstance(self.card, LoadCard) and not self.opening.planned.is_set():
+            status.act("", 0, "Write your task meanwhile · /help · Ctrl+Q leaves")
         elif isinstance(self.card, LoadCard):
             status.act("", 0, "Enter starts · Tab changes what is loaded · or write your task")
         else:

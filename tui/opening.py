@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..agent.config import ConfigError
@@ -40,6 +41,7 @@ class Opening:
         app = self._app
         await asyncio.to_thread(app.desk.configure)
         self.greet()
+        app.show_standing()
         app.files.refresh()
         if (name := app.desk.start.resume) is not None:
             await self.enter(lambda: app.desk.resume(name))
@@ -51,7 +53,7 @@ class Opening:
         app, desk = self._app, self._app.desk
         model = desk.model or "no model"
         app.transcript.note(
-            f"Unabridged in {desk.root} with {model}. /help shows commands and keys."
+            f"Unabridged in {_short(desk.root)} with {model}. /help shows commands and keys."
         )
         if desk.stands_in:
             app.transcript.note(f"{NANO[0].upper()}{NANO[1:]}")
@@ -173,6 +175,12 @@ class Opening:
         self._app.notes.clear()
 
 
+def _short(path: Path) -> str:
+    """A path with `~` for the home folder."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if home in path.parents else str(path)
+
+
 async def _while_ticking(work: Awaitable[T], card: LoadCard, doing: str) -> T:
     """What the work gives; the card says meanwhile for how long it goes on."""
     began = time.monotonic()
@@ -180,7 +188,7 @@ async def _while_ticking(work: Awaitable[T], card: LoadCard, doing: str) -> T:
     async def tick() -> None:
         while True:
             card.say([(f"{doing} … {time.monotonic() - began:.0f} s", "dim")],
-                     "write your task meanwhile · Esc stops reading")  # fmt: skip
+                     "Esc stops reading")  # fmt: skip
             await asyncio.sleep(0.5)
 
     ticking = asyncio.create_task(tick())

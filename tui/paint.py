@@ -303,7 +303,10 @@ class Painter:
                 yield Strip([Segment(mark, style), *list(line)[1:]], line.cell_length)
 
     def _line(self, text: Text) -> Strip:
-        return Strip(text.render(self.console))
+        segments = text.render(self.console)
+        if text.style and not text.spans:  # such a text is rendered without its own style
+            segments = Segment.apply_style(segments, self.console.get_style(text.style))
+        return Strip(segments)
 
     def strips(self, texts: Iterable[Text]) -> list[Strip]:
         """Texts as lines."""

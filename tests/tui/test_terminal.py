@@ -6,6 +6,7 @@ import contextlib
 import os
 import pty
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
+from unabridged.agent.providers.embedded import missing
 from unabridged.agent.providers.scripted import Script
 from unabridged.tui.signals import LAST_SECONDS
 
@@ -29,6 +31,11 @@ SCRIPT = {
     "turns": [{"calls": [PLAN], "reasoning": "A plan first."}, {"calls": [EDIT]},
               {"calls": [FINISH]}],
 }  # fmt: skip
+
+
+GARDEN = Path(__file__).resolve().parents[2] / "examples" / "garden"
+NO_KEYRING = "keyring.backends.null.Keyring"
+DONE = "✔ count_dry is now thirsty_beds."
 
 
 class Terminal:
@@ -59,10 +66,19 @@ class Terminal:
         return self.tmux("capture-pane", "-p")
 
     def sees(self, *texts: str, seconds: float = 40) -> None:
+        """Wait until all of them are there at once."""
+        self._until(lambda screen: all(text in screen for text in texts), texts, seconds)
+
+    def sees_one(self, *texts: str, seconds: float = 40) -> str:
+        """Wait for one of them; the first that is there."""
+        screen = self._until(lambda screen: any(text in screen for text in texts), texts, seconds)
+        return next(text for text in texts if text in screen)
+
+    def _until(self, good: Callable[[str], bool], texts: tuple[str, ...], seconds: float) -> str:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            if all(text in self.screen for text in texts):
-                return
+            if good(screen := self.screen):
+                return screen
             time.sleep(0.1)
         raise AssertionError(f"never came: {texts}\n{self.screen}")
 
@@ -79,21 +95,32 @@ class Terminal:
         self.keys(key)
 
 
+Opened = Callable[..., Terminal]
+
+
 @pytest.fixture
-def terminal(
-    home: Path, shop: Path, tmp_path: Path, serve_script: Callable[..., Any]
-) -> Iterator[Terminal]:
-    server = serve_script(Script.model_validate(SCRIPT))
-    inherited = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
-    env = {**inherited, "HOME": str(home), "TERM": "xterm-256color",
-           "UNABRIDGED_BASE_URL": server.url, "UNABRIDGED_MODEL": "kimi-k3"}  # fmt: skip
-    one = Terminal(tmp_path, env)
+def in_tmux(home: Path, tmp_path: Path) -> Iterator[Opened]:
+    """`in_tmux(NAME="value")`: a terminal without settings or keys, whose environment has these."""
+    bare = {name: value for name, value in os.environ.items()
+            if name not in ("COLUMNS", "LINES", "COLORTERM") and "_API_KEY" not in name
+            and not name.startswith("UNABRIDGED_")}  # fmt: skip
+
+    def open_(**env: str) -> Terminal:
+        return Terminal(tmp_path, {**bare, "HOME": str(home), "TERM": "xterm-256color", **env})
+
     try:
-        yield one
+        yield open_
     finally:
         for socket in tmp_path.glob("tmux*"):
             subprocess.run(["tmux", "-S", str(socket), "kill-server"], check=False,
                            capture_output=True)  # fmt: skip
+
+
+@pytest.fixture
+def terminal(in_tmux: Opened, serve_script: Callable[..., Any]) -> Terminal:
+    """One whose model is a script, served over HTTP."""
+    server = serve_script(Script.model_validate(SCRIPT))
+    return in_tmux(UNABRIDGED_BASE_URL=server.url, UNABRIDGED_MODEL="kimi-k3")
 
 
 @pytest.mark.needs("tmux")
@@ -168,3 +195,36 @@ def test_a_terminal_that_reads_nothing_keeps_no_process(
             psutil.Process(pid).kill()
         with contextlib.suppress(OSError):
             os.close(ours)
+
+
+# --- K3-nano ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.needs("tmux")
+@pytest.mark.skipif(missing(), reason="a model in this process needs torch")
+def test_a_newcomer_sees_k3_nano_refactor(in_tmux: Opened, tmp_path: Path) -> None:
+    """Nothing is set: no key, no endpoint, no model. The sample is that of `make run`."""
+    repo = tmp_path / "garden"
+    shutil.copytree(GARDEN, repo, ignore=shutil.ignore_patterns("__pycache__"))
+    git = ["git", "-c", "user.name=T", "-c", "user.email=t@example.com"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "start"]):
+        subprocess.run([*git, *words], cwd=repo, check=True)
+    terminal = in_tmux(PYTHONDONTWRITEBYTECODE="1", PYTHON_KEYRING_BACKEND=NO_KEYRING)
+    terminal.open(str(repo), "--sessions-dir", str(tmp_path / "sessions"), size=(80, 24))
+    terminal.sees("K3-nano does the work", "Try: Rename old_name to new_name.", seconds=60)
+    terminal.sees(
+        "4 files whole", "Free: the model runs in this process", "Enter starts", seconds=60
+    )
+    terminal.write("Rename count_dry to thirsty_beds.")
+    terminal.sees("A plan to approve", "may run  python3 -m unittest -q")
+    # Yes to the plan, and to each file that this small model leaves out of its scope.
+    while terminal.sees_one(DONE, "waiting for you") != DONE:
+        terminal.answer("y")
+    terminal.sees(DONE, "python3 -m unittest -q: exit 0", "free")
+    texts = {path.name: path.read_text() for path in repo.glob("*.py")}
+    assert [name for name, text in texts.items() if "count_dry" in text] == []
+    assert "def thirsty_beds" in texts["beds.py"]
+    check = [sys.executable, "-m", "unittest", "-q"]
+    assert subprocess.run(check, cwd=repo, capture_output=True, check=False).returncode == 0
+    terminal.keys("C-q")
+    terminal.sees("Go on with `unabridged --resume", "closed with 0")

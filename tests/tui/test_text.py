@@ -7,6 +7,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.text import Text
 
 from unabridged.agent.events import AssistantMessage, ToolCall, ToolResult
 from unabridged.agent.providers.base import CallDelta, ContentDelta, ReasoningDelta, Waiting
@@ -82,6 +83,11 @@ def test_markup_is_shown_as_it_stands() -> None:
     )
     assert "[b]ls" in (text := "\n".join(drawn(Block("call", call=call))))
     assert "[i]out" in text
+
+
+def test_a_line_of_one_style_keeps_it() -> None:
+    (strip,) = Painter(PALETTE).strips([Text("dim", PALETTE.dim)])
+    assert [segment.style for segment in strip] == [PALETTE.dim]
 
 
 def test_reasoning_is_whole_when_unfolded() -> None:
