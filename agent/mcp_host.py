@@ -22,6 +22,8 @@ MAX_LINE = 8 << 20
 """Bytes of one message of a server."""
 MAX_IDLE = 32 << 20
 """Bytes that a server may send without answering anything."""
+MAX_STRAY = 10_000
+"""Lines that are no messages, as of a server that prints, without answering anything."""
 MAX_TEXT = 4 << 20
 """Characters of a result that are passed on."""
 MAX_TOOLS = 1000
@@ -40,14 +42,25 @@ class Meter:
     """Counts what came since the last answer."""
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.bytes = self.stray = 0
         self.trouble = ""
+
+    def answered(self) -> None:
+        """Count anew."""
+        self.bytes = self.stray = 0
 
     def came(self, size: int) -> None:
         """Raises FloodError."""
         self.bytes += size
         if self.bytes > MAX_IDLE:
             self.trouble = f"sent over {MAX_IDLE >> 20} MiB without an answer"
+            raise FloodError(self.trouble)
+
+    def strayed(self) -> None:
+        """A line was no message. Raises FloodError."""
+        self.stray += 1
+        if self.stray > MAX_STRAY:
+            self.trouble = f"sent over {MAX_STRAY:,} lines that are no messages"
             raise FloodError(self.trouble)
 
 
@@ -100,6 +113,10 @@ async def over_pipes(
             except FloodError:
                 return
             except ValueError as error:
+                try:
+                    meter.strayed()
+                except FloodError:
+                    return
                 await to_us.send(error)
             else:
                 await to_us.send(SessionMessage(message))
@@ -160,7 +177,7 @@ async def serve() -> None:
     try:
         async with Client(transport, mode="auto" if server["url"] else "legacy") as client:
             answer(tools=await _tools(client))
-            meter.bytes = 0
+            meter.answered()
             calls: set[asyncio.Task[None]] = set()
             while line := await lines.readline():
                 task = asyncio.create_task(_call(client, json.loads(line), meter, errors))
@@ -197,7 +214,7 @@ async def _call(client: Any, call: dict[str, Any], meter: Meter, errors: deque[b
         answer(id=call["id"], text=_why(error, meter, errors), error=True, images=[])
         return
     finally:
-        meter.bytes = 0
+        meter.answered()
     texts: list[str] = []
     images: list[dict[str, str]] = []
     for block in result.content:
