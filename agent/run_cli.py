@@ -578,11 +578,12 @@ def _flags(args: argparse.Namespace) -> Flags:
 def _with_model(args: argparse.Namespace, config: Config) -> Config:
     """The settings of a new session, on K3-nano where they say nothing of a model."""
     from .connect import NANO, with_model
+    from .providers.embedded import missing
 
     if args.script is not None:
         return config
     chosen = with_model(config)
-    if chosen is not config:
+    if chosen is not config and not missing():  # else the error says all
         _note(args, NANO)
     return chosen
 
