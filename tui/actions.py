@@ -18,7 +18,7 @@ from .palette import Palette, palette_of
 from .screens.changes import Changes, Entry
 from .screens.page import Page
 from .screens.picker import Item, Picker
-from .text import one_line
+from .text import one_line, several
 from .widgets.lines import Source
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Actions:
         if not listed:
             self._say("The session changed no file.")
             return
-        names = await self._pick_files(Changes(f"Changes of this session: {len(listed)} files",
+        names = await self._pick_files(Changes(f"Changes of this session: {several(len(listed), 'file')}",
                                                listed, undo=False))  # fmt: skip
         if names:
             await self._restore(session, names, 0)
@@ -137,7 +137,7 @@ class Actions:
             Entry(item.name, "" if item.refusal else await asyncio.to_thread(undo.diff, item),
                   item.refusal) for item in planned
         ]  # fmt: skip
-        names = await self._pick_files(Changes(f"Undo from step {since} on: {len(listed)} files",
+        names = await self._pick_files(Changes(f"Undo from step {since} on: {several(len(listed), 'file')}",
                                                listed, undo=True))  # fmt: skip
         if names:
             await self._restore(session, names, since)
@@ -197,7 +197,7 @@ class Actions:
                 return
             items = [
                 Item(e.session, one_line(e.task or e.problem or "(no task)", 100),
-                     f"{e.updated[:16].replace('T', ' ')} · {e.steps} steps · "
+                     f"{e.updated[:16].replace('T', ' ')} · {several(e.steps, 'step')} · "
                      f"{e.exit_name or 'running or killed'} · {e.model} · {e.repo}")
                 for e in (*mine, *others)
             ]  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
+from functools import partial
 from typing import ClassVar, TypeVar
 
 from rich.text import Text
@@ -68,7 +70,8 @@ class UnabridgedApp(App[None]):
     ]
 
     def __init__(self, start: Start, memory: Memory | None = None, theme: str = "") -> None:
-        super().__init__()
+        # Without colours, the cursor and what is selected are shown in reverse, as these themes do.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.desk = Desk(start)
         self.memory = memory or Memory.read()
         self.transcript = Transcript()
@@ -109,12 +112,14 @@ class UnabridgedApp(App[None]):
         """Everything that takes time happens later, off the screen's way."""
         self.register_theme(DARK)
         self.register_theme(LIGHT)
-        wanted = self._theme or self.memory.theme
-        self.theme = wanted if wanted in self.available_themes else usual_theme()
+        few_colors = self.no_color or self.console.color_system in (None, "standard")
+        wanted = self._theme or ("" if few_colors else self.memory.theme)
+        self.theme = wanted if wanted in self.available_themes else usual_theme(few_colors)
         for name in ("queue", "suggestions", "needle"):
             self._one(f"#{name}").display = False
         self.prompt.focus()
         self.set_interval(FRAME, self._beat)
+        self.set_interval(1.0, self._count_jobs)
         self._signals.catch(self._ended)
         self.call_after_refresh(self.opening.begin)
 
@@ -206,7 +211,7 @@ class UnabridgedApp(App[None]):
                 self.opening.accept()
         elif text.startswith("/") and "\n" not in text and text[1:].split(" ")[0] in COMMANDS:
             self._keep(text)
-            self.run_worker(self.actions.run(text[1:]), group="command")
+            self.run_worker(partial(self.actions.run, text[1:]), group="command")
         elif text.startswith("/") and "\n" not in text and "/" not in text[1:] and " " not in text:
             self.notify(f"No command {text}: /help lists them.", severity="warning", markup=False)
         elif text.startswith("!"):
@@ -437,6 +442,14 @@ class UnabridgedApp(App[None]):
             status.act("", 0, "Enter starts · Tab changes what is loaded · or write your task")
         else:
             status.act("", 0, "Enter sends · /help · @file · !command · Shift+Tab conversation")
+
+    def _count_jobs(self) -> None:
+        """Background commands end without an event."""
+        status, session = self._status, self.session
+        if status is None or session is None:
+            return
+        if status.standing.jobs != len(session.processes.live_jobs()):
+            self.show_standing()
 
     def show_standing(self) -> None:
         """Bring the footer up to date."""

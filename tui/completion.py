@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .commands import COMMANDS
@@ -37,7 +38,7 @@ class Completion:
                      if name.startswith(word[1:])]  # fmt: skip
             self._offer([] if [name for name, _ in found] == [word] else found)
         elif word.startswith("@"):
-            self._app.run_worker(self._find(word[1:]), group="complete", exclusive=True)
+            self._app.run_worker(partial(self._find, word[1:]), group="complete", exclusive=True)
         else:
             self.close()
 

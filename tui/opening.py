@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,9 +58,6 @@ class Opening:
         )
         if desk.stands_in:
             app.transcript.note(f"{NANO[0].upper()}{NANO[1:]}")
-        app.prompt.placeholder = (
-            "Try: Rename old_name to new_name." if desk.stands_in else "What is to be done?"
-        )
 
     async def connect(self) -> None:
         """Find the model, if that was not done: one in this process takes seconds."""
@@ -73,13 +71,16 @@ class Opening:
         """Show what would be loaded."""
         app = self._app
         self.planned.clear()
+        app.prompt.placeholder = (
+            "Try: Rename old_name to new_name." if app.desk.stands_in else "What is to be done?"
+        )
         patterns = {name: list(getattr(app.desk.options, name))
                     for name in ("include", "exclude", "outline")}  # fmt: skip
         card = LoadCard(app.desk.root.name, patterns)
         app.put_card(card)
         self.stop()
         self._stop = threading.Event()
-        app.run_worker(self._plan(card, self._stop), group="plan", exclusive=True)
+        app.run_worker(partial(self._plan, card, self._stop), group="plan", exclusive=True)
 
     def plan_other(self, patterns: Mapping[str, tuple[str, ...]]) -> None:
         """Something else is to be loaded."""

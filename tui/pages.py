@@ -27,7 +27,7 @@ from .blocks import words_of
 from .commands import COMMANDS
 from .paint import Painter
 from .palette import Palette
-from .text import count, duration, money, safe
+from .text import count, duration, money, safe, several
 from .widgets.lines import Source
 
 BYTES_PER_TOKEN = 3.5
@@ -76,7 +76,7 @@ def help_page(p: Palette) -> Source:
             for name, what in rows:
                 label = f"  {name:24} "
                 for part in Text(what, p.text).wrap(painter.console, max(width - len(label), 20)):
-                    lines.append(Text(label, p.strong).append_text(part))
+                    lines.append(Text().append(label, p.strong).append_text(part))
                     label = " " * len(label)
             lines.append(Text(""))
         return painter.strips(lines)
@@ -192,7 +192,7 @@ def cost_page(session: Session, p: Palette) -> Source:
     def lines() -> Iterator[Text]:
         spent = session.core.state.spent
         total = money(spent.cost) if spent.cost is not None else "not known for this model"
-        yield Text(f"{spent.steps} requests · {spent.prompt:,} tokens in, {spent.cached:,} of them "
+        yield Text(f"{several(spent.steps, 'request')} · {spent.prompt:,} tokens in, {spent.cached:,} of them "
                    f"cached · {spent.completion:,} out · {total}", p.strong)  # fmt: skip
         following = session.core.estimate
         yield Text(f"The next request has about {following:,} tokens.", p.dim)
@@ -220,18 +220,26 @@ def policy_page(session: Session, p: Palette) -> Source:
 
     def lines() -> Iterator[Text]:
         core = session.core
-        yield Text(f"Mode: {core.mode}. ", p.strong).append(
-            "What no rule and no plan allows is asked; reading inside the repository is not."
-            if core.mode == "ask"
-            else "What would be asked is denied.",
-            p.text,
+        yield (
+            Text()
+            .append(f"Mode: {core.mode}. ", p.strong)
+            .append(
+                "What no rule and no plan allows is asked; reading inside the repository is not."
+                if core.mode == "ask"
+                else "What would be asked is denied.",
+                p.text,
+            )
         )
         sandbox = session.processes.sandbox
-        yield Text("Sandbox: ", p.strong).append(
-            "commands see the repository read-only and have no network, unless granted."
-            if sandbox.active
-            else "none: a command can do what you can.",
-            p.text if sandbox.active else p.warn,
+        yield (
+            Text()
+            .append("Sandbox: ", p.strong)
+            .append(
+                "commands see the repository read-only and have no network, unless granted."
+                if sandbox.active
+                else "none: a command can do what you can.",
+                p.text if sandbox.active else p.warn,
+            )
         )
         yield Text("")
         yield Text("Rules, the strictest wins", p.accent)
@@ -276,8 +284,10 @@ def explain_page(command: str, session: Session, p: Palette) -> Source:
             tone = {"allow": p.good, "ask": p.warn, "deny": p.bad}.get(one.verdict, p.text)
             yield Text(f"{one.verdict:>6}  ", tone).append(safe(one.reason), p.text)
         yield Text("")
-        yield Text(f"In all: {decided.verdict}", p.strong).append(
-            f", {safe(decided.reason)}", p.dim
+        yield (
+            Text()
+            .append(f"In all: {decided.verdict}", p.strong)
+            .append(f", {safe(decided.reason)}", p.dim)
         )
 
     return _page(lines())
@@ -313,7 +323,7 @@ def load_page(loaded: Load, p: Palette) -> Source:
         yield Text("")
         yield Text("Tokens by file", p.accent)
         for name, tokens in sorted(loaded.costs.items(), key=lambda one: -one[1]):
-            yield Text(f"{tokens:>9,}  ", p.strong).append(safe(name), p.text)
+            yield Text().append(f"{tokens:>9,}  ", p.strong).append(safe(name), p.text)
 
     return _page(lines())
 
@@ -328,7 +338,7 @@ def jobs_page(session: Session, p: Palette) -> Source:
         for job in jobs.values():
             outcome = job.outcome
             state = "runs" if outcome is None else f"ended, exit {outcome.exit_code}"
-            yield Text(f"{job.id:8} ", p.strong).append(f"{state}  ", p.warn if outcome is None else p.dim
+            yield Text().append(f"{job.id:8} ", p.strong).append(f"{state}  ", p.warn if outcome is None else p.dim
                                                         ).append(safe(job.command), p.text)  # fmt: skip
         if session.processes.live_jobs():
             yield Text("")

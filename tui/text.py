@@ -83,3 +83,8 @@ def money(usd: float | None) -> str:
     if usd is None:
         return "no price"
     return f"${usd:.4f}" if usd < 0.1 else f"${usd:.2f}"
+
+
+def several(number: int, what: str) -> str:
+    """A number of things: 1 file, 12 files."""
+    return f"{number:,} {what}{'s' * (number != 1)}"

@@ -37,10 +37,16 @@ LIGHT = Theme(
 )
 
 
-def usual_theme(env: Mapping[str, str] = os.environ) -> str:
-    """The theme for this terminal, as far as it says what it is."""
+def usual_theme(few_colors: bool, env: Mapping[str, str] = os.environ) -> str:
+    """The theme for this terminal, as far as it says what it is.
+
+    Args:
+        few_colors: it has 16 colours at most. Those are the user's own: ours would come out as
+            whichever of them happens to be near.
+        env: where the terminal may say which background it has.
+    """
     back = env.get("COLORFGBG", "").rpartition(";")[2]
     light = back in ("7", "15")
-    if env.get("TERM", "").endswith("16color") or env.get("TERM") in ("linux", "ansi", "vt100"):
+    if few_colors:
         return "ansi-light" if light else "ansi-dark"
     return LIGHT.name if light else DARK.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -52,7 +53,7 @@ class Turns:
     def run(self, parts: tuple[Part, ...] | None) -> None:
         """Let the model work."""
         self.at_work, self.began = True, time.monotonic()
-        self._app.run_worker(self._run(parts), group="run", exclusive=True)
+        self._app.run_worker(partial(self._run, parts), group="run", exclusive=True)
 
     def stop(self) -> None:
         """Stop the model, whatever it does."""

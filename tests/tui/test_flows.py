@@ -393,7 +393,7 @@ async def test_a_session_that_waits_is_resumed_at_its_question(open_tui: Any, sh
     [
         ("/help", ["/undo", "Esc", "Shift+Tab"]),
         ("/context", ["repository", "shop", "price.py", "reasoning", "free"]),
-        ("/cost", ["1 requests", "step", "price"]),
+        ("/cost", ["1 request ·", "step", "price"]),
         ("/policy", ["Mode: ask", "Rules", "Sandbox"]),
         ("/policy rm -rf build", ["delete", "ask"]),
         ("/plan", ["no plan"]),

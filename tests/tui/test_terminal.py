@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shlex
 import shutil
 import signal
@@ -55,8 +56,8 @@ class Terminal:
                               text=True, env=self._env, check=True, timeout=20)  # fmt: skip
         return done.stdout
 
-    def open(self, *words: str, size: tuple[int, int] = (100, 30)) -> None:
-        command = shlex.join([sys.executable, "-m", "unabridged", *words])
+    def open(self, *words: str, size: tuple[int, int] = (100, 30), env: str = "") -> None:
+        command = f"env {env} {shlex.join([sys.executable, '-m', 'unabridged', *words])}"
         self._opened += 1  # a server that was ended may still be going: never the same one
         self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]),
                   f"{command}; echo closed with $?; sleep 60")  # fmt: skip
@@ -228,3 +229,54 @@ def test_a_newcomer_sees_k3_nano_refactor(in_tmux: Opened, tmp_path: Path) -> No
     assert subprocess.run(check, cwd=repo, capture_output=True, check=False).returncode == 0
     terminal.keys("C-q")
     terminal.sees("Go on with `unabridged --resume", "closed with 0")
+
+
+# --- what terminals can show --------------------------------------------------------------------------
+
+_SGR = re.compile(r"\x1b\[([0-9;]*)m")
+
+
+def colour_codes(screen: str) -> set[str]:
+    """The attributes on a screen that are colours: 16 of them, or of 256, or any."""
+    found: set[str] = set()
+    for codes in _SGR.findall(screen):
+        rest = codes.split(";")
+        while rest:
+            code = rest.pop(0)
+            if code in ("38", "48"):
+                found.add(f"{code};{rest[0]}")
+                rest = rest[2:] if rest[0] == "5" else rest[4:]
+            elif code not in ("39", "49") and re.fullmatch(r"(3|4|9|10)[0-7]", code):
+                found.add(code)
+    return found
+
+
+@pytest.mark.needs("tmux")
+@pytest.mark.parametrize(
+    ("words", "few", "none"),
+    [
+        ("TERM=xterm-256color", False, False),
+        ("TERM=screen", True, False),
+        ("TERM=linux", True, False),
+        ("TERM=xterm-256color NO_COLOR=1", True, True),
+        ("TERM=screen NO_COLOR=1", True, True),
+    ],
+)
+def test_a_terminal_gets_the_colours_it_has(
+    terminal: Terminal, shop: Path, tmp_path: Path, words: str, few: bool, none: bool
+) -> None:
+    terminal.open(str(shop), "--sessions-dir", str(tmp_path / "sessions"), env=words)
+    terminal.sees("Load plan", "3 files whole", "Enter starts")
+    terminal.write("Rename total to gross")
+    terminal.sees("A plan to approve", "❯ y Yes, this plan")
+    terminal.answer("y")
+    terminal.sees("Renamed it.", "+ def gross(net):")
+    terminal.write("/theme")
+    terminal.sees("Type to narrow", "ansi-dark")
+    screen = terminal.tmux("capture-pane", "-p", "-e")
+    used = colour_codes(screen)
+    assert bool(used) is not none
+    assert any(";" in code for code in used) is not few
+    if none:
+        chosen = next(line for line in screen.split("\n") if "unabridged-dark" in line)
+        assert re.search(r"\x1b\[(\d+;)*4(;\d+)*m[^\x1b]*unabridged-dark", chosen), repr(chosen)

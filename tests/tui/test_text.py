@@ -56,9 +56,10 @@ def test_numbers_for_people() -> None:
 
 
 def test_the_theme_follows_the_terminal() -> None:
-    assert usual_theme({"COLORFGBG": "0;15"}) == LIGHT.name
-    assert usual_theme({"TERM": "xterm-256color"}) == DARK.name
-    assert usual_theme({"TERM": "linux"}) == "ansi-dark"
+    assert usual_theme(False, {"COLORFGBG": "0;15"}) == LIGHT.name
+    assert usual_theme(False, {}) == DARK.name
+    assert usual_theme(True, {}) == "ansi-dark"
+    assert usual_theme(True, {"COLORFGBG": "0;15"}) == "ansi-light"
 
 
 # --- drawing --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from .. import diffs
 from ..paint import Painter
 from ..palette import palette_of
-from ..text import safe
+from ..text import safe, several
 from ..widgets.lines import Lines
 
 
@@ -118,7 +118,7 @@ class Changes(ModalScreen[list[str] | None]):
         elif self._undo:
             self.dismiss(names)
         else:
-            self._ask(f"Put {len(names)} files back as they were? Press u again.", names, "all")
+            self._ask(f"Put {several(len(names), 'file')} back? Press u again.", names, "all")
 
     def _ask(self, question: str, names: list[str], key: str) -> None:
         """What cannot be taken for a slip: the same key again."""
