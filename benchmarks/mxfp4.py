@@ -23,6 +23,8 @@ from torch import Tensor
 
 from unabridged.model import mxfp4, mxfp4_kernel
 
+Ways = dict[str, Callable[[int], Tensor]]
+"""How to multiply with a matrix of this number, by name."""
 ROWS, COLUMNS, MATRICES = 3072, 3584, 24
 
 
@@ -59,20 +61,27 @@ def main() -> None:
         for batch in args.batch:
             x = torch.randn(batch, COLUMNS)
             low = x.bfloat16()
-            ways: dict[str, Callable[[int], Tensor]] = {
+            wides: Ways = {
                 "bfloat16 weights, torch": lambda e: low @ wide[e].T,  # noqa: B023
                 "float32 weights, torch": lambda e: x @ wider[e].T,  # noqa: B023
             }
+            packs: Ways = {}
+            unpacks: Ways = {}
             if kernel is not None:
-                ways["packed, compiled"] = lambda e: with_kernel(x, e)  # noqa: B023
-                ways["unpacked by the kernel, torch"] = lambda e: kernel_unpacks(x, e)  # noqa: B023
-            ways["unpacked by torch, bfloat16"] = lambda e: plain(low, e)  # noqa: B023
-            ways["unpacked by torch, float32"] = lambda e: plain(x, e)  # noqa: B023
-            report(threads, batch, ways, args.rounds)
+                packs["packed, compiled"] = lambda e: with_kernel(x, e)  # noqa: B023
+                unpacks["unpacked by the kernel, torch"] = lambda e: kernel_unpacks(x, e)  # noqa: B023
+            unpacks["unpacked by torch, bfloat16"] = lambda e: plain(low, e)  # noqa: B023
+            unpacks["unpacked by torch, float32"] = lambda e: plain(x, e)  # noqa: B023
+            print(f"\n{threads} thread{'s' * (threads > 1)}, batch {batch}")
+            for ways in (wides | packs, wides | unpacks):
+                report(ways, args.rounds)
 
 
-def report(threads: int, batch: int, ways: dict[str, Callable[[int], Tensor]], rounds: int) -> None:
-    """Time each way once a round, so that what else the machine does hits all of them."""
+def report(ways: Ways, rounds: int) -> None:
+    """Time each way once a round, so that what else the machine does hits all of them.
+
+    Ways that unpack a matrix sweep all caches, of page tables too, and so have rounds of their own.
+    """
     taken: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
         for name, way in ways.items():
@@ -81,7 +90,6 @@ def report(threads: int, batch: int, ways: dict[str, Callable[[int], Tensor]], r
             if number:
                 taken[name].append(time.perf_counter() - start)
     low, wide = (statistics.median(taken[f"{kind} weights, torch"]) for kind in KINDS)
-    print(f"\n{threads} thread{'s' * (threads > 1)}, batch {batch}")
     for name, times in taken.items():
         middle = statistics.median(times)
         print(

@@ -5,10 +5,14 @@
    codes of a group times its inputs, that sum times the group's scale, added up in a fixed order.
 
    Inputs are laid out anew first (`split`), even columns apart from odd ones, so that a register of
-   low nibbles meets the inputs it belongs to.
+   low nibbles meets the inputs it belongs to. For AVX2, where unpacking the weights to floats would be
+   most of the work, the inputs are cut into three digits of a byte instead (`cut`), as fine as a
+   float of their group's largest, and the sum of a group is exact in whole numbers.
 
    Compiled on first use by mxfp4_kernel.py; also by itself, with a sanitizer, in the tests. */
 
+#include <float.h>
+#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -38,6 +42,15 @@ __attribute__((constructor)) static void fill_power(void) {
 /* Inputs of a row, in floats: whole pairs of groups. */
 static inline size_t padded(size_t cols) { return (cols + 2 * GROUP - 1) / (2 * GROUP) * 2 * GROUP; }
 
+/* Two groups of an input as AVX2 meets them, in the room of their floats. */
+struct digits {
+    int8_t digit[3][2 * GROUP]; /* of 2^16, 2^8 and 1; even columns of both groups, then odd ones */
+    int32_t surplus[8];         /* 12 times the sum of eight columns */
+    float unit[8];              /* half of what a 1 stands for: four times a group's, then the next's */
+};
+
+_Static_assert(sizeof(struct digits) == 2 * GROUP * sizeof(float), "digits take the floats' room");
+
 /* One row of weights times n rows (1..BATCH) of split inputs, each `padded(cols)` long. */
 typedef void dot_function(const uint8_t *w, const uint8_t *scale, const float *x, size_t cols,
                           int n, float *out);
@@ -66,18 +79,15 @@ static void dot_portable(const uint8_t *w, const uint8_t *scale, const float *x,
 #ifdef X86
 #define INLINE static inline __attribute__((always_inline))
 
-/* Two groups at once, one in each half of a register. Of a value's float only the upper two bytes
-   are not zero: a shuffle looks up each for 32 codes, and interleaving puts them in place. */
+/* Two groups at once, one in each half of a register. A shuffle looks up twice each value and 12
+   more: 0 to 24, which the processor multiplies with signed bytes; that surplus is taken off. */
 __attribute__((target("avx2,fma"))) INLINE void
 dot_avx2_n(const uint8_t *w, const uint8_t *scale, const float *x, size_t cols, const int n,
            float *out) {
-    const __m256i upper = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0x00, 0x3F, 0x3F, 0x3F, 0x40, 0x40, 0x40, 0x40, (char)0x80, (char)0xBF,
-                      (char)0xBF, (char)0xBF, (char)0xC0, (char)0xC0, (char)0xC0, (char)0xC0));
-    const __m256i lower = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0x00, 0x00, (char)0x80, (char)0xC0, 0x00, 0x40, (char)0x80, (char)0xC0, 0x00,
-                      0x00, (char)0x80, (char)0xC0, 0x00, 0x40, (char)0x80, (char)0xC0));
-    const __m256i nibble = _mm256_set1_epi8(15), high_half = _mm256_set1_epi32(-65536);
+    const __m256i codes = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+    const __m256i nibble = _mm256_set1_epi8(15);
+    const __m256i one = _mm256_set1_epi16(1), carry = _mm256_set1_epi16(256);
     const size_t groups = cols / GROUP, width = padded(cols);
     __m256 total[BATCH];
     for (int i = 0; i < n; i++) total[i] = _mm256_setzero_ps();
@@ -89,27 +99,24 @@ dot_avx2_n(const uint8_t *w, const uint8_t *scale, const float *x, size_t cols, 
         __m256 factor = _mm256_set_m128(pair ? _mm_broadcast_ss(&POWER[scale[g + 1]])
                                              : _mm_setzero_ps(),
                                         _mm_broadcast_ss(&POWER[scale[g]]));
-        __m256 sum[BATCH];
-        for (int odd = 0; odd < 2; odd++) {
-            __m256i code = _mm256_and_si256(odd ? _mm256_srli_epi16(bytes, 4) : bytes, nibble);
-            __m256i high = _mm256_shuffle_epi8(upper, code);
-            __m256i low = _mm256_shuffle_epi8(lower, code);
-            __m256i first = _mm256_unpacklo_epi8(low, high);
-            __m256i last = _mm256_unpackhi_epi8(low, high);
-            __m256 v0 = _mm256_castsi256_ps(_mm256_slli_epi32(first, 16));
-            __m256 v1 = _mm256_castsi256_ps(_mm256_and_si256(first, high_half));
-            __m256 v2 = _mm256_castsi256_ps(_mm256_slli_epi32(last, 16));
-            __m256 v3 = _mm256_castsi256_ps(_mm256_and_si256(last, high_half));
-            for (int i = 0; i < n; i++) {
-                const float *in = x + i * width + g * GROUP + odd * GROUP;
-                __m256 part = _mm256_mul_ps(v0, _mm256_loadu_ps(in));
-                part = _mm256_fmadd_ps(v1, _mm256_loadu_ps(in + 8), part);
-                part = _mm256_fmadd_ps(v2, _mm256_loadu_ps(in + 16), part);
-                part = _mm256_fmadd_ps(v3, _mm256_loadu_ps(in + 24), part);
-                sum[i] = odd ? _mm256_add_ps(sum[i], part) : part;
+        __m256i even = _mm256_shuffle_epi8(codes, _mm256_and_si256(bytes, nibble));
+        __m256i odd = _mm256_shuffle_epi8(
+            codes, _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble));
+        for (int i = 0; i < n; i++) {
+            const struct digits *in = (const struct digits *)(x + i * width + g * GROUP);
+            __m256i sum[3];
+            for (int d = 0; d < 3; d++) {
+                const __m256i *digit = (const __m256i *)in->digit[d];
+                sum[d] = _mm256_add_epi16(_mm256_maddubs_epi16(even, _mm256_loadu_si256(digit)),
+                                          _mm256_maddubs_epi16(odd, _mm256_loadu_si256(digit + 1)));
             }
+            __m256i all = _mm256_add_epi32(_mm256_madd_epi16(sum[0], carry),
+                                           _mm256_madd_epi16(sum[1], one));
+            all = _mm256_add_epi32(_mm256_slli_epi32(all, 8), _mm256_madd_epi16(sum[2], one));
+            all = _mm256_sub_epi32(all, _mm256_loadu_si256((const __m256i *)in->surplus));
+            __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(all), _mm256_loadu_ps(in->unit));
+            total[i] = _mm256_fmadd_ps(part, factor, total[i]);
         }
-        for (int i = 0; i < n; i++) total[i] = _mm256_fmadd_ps(sum[i], factor, total[i]);
     }
     for (int i = 0; i < n; i++) {
         __m128 sum = _mm_add_ps(_mm256_castps256_ps128(total[i]),
@@ -175,17 +182,39 @@ static dot_function *dot_of(int level) {
     return dot_portable;
 }
 
-/* Inputs in the order in which `level` meets them: of each group the 16 even columns, then the 16
-   odd ones; for AVX2 a pair of groups, the even columns of both before the odd ones, and of those
-   each second one of eight of the first group, then of the second. */
-static void split(const float *x, float *out, size_t cols, int level) {
-    for (size_t c = 0; c < cols; c++) {
-        size_t group = c / GROUP, odd = c % 2, j = c % GROUP / 2;
-        size_t to = group * GROUP + odd * GROUP / 2 + j;
-        if (level == AVX2)
-            to = group / 2 * 2 * GROUP + odd * GROUP + (j / 8 * 2 + j % 2) * 8 + group % 2 * 4 +
-                 j % 8 / 2;
-        out[to] = x[c];
+/* Inputs of each group: the 16 even columns, then the 16 odd ones. */
+static void split(const float *x, float *out, size_t cols) {
+    for (size_t c = 0; c < cols; c++)
+        out[c / GROUP * GROUP + c % 2 * GROUP / 2 + c % GROUP / 2] = x[c];
+}
+
+/* An input in digits: each column is a whole number of units, 24 bits with its sign; the unit
+   follows from the group's largest column. A group that holds no finite numbers counts as such. */
+static void cut(const float *x, struct digits *out, size_t cols) {
+    const float most = 127 * 65536.f, least = 0x1p-100f;
+    memset(out, 0, padded(cols) * sizeof *x);
+    for (size_t g = 0; g < cols / GROUP; g++, x += GROUP) {
+        struct digits *to = out + g / 2;
+        float largest = least;
+        int finite = 1;
+        for (int c = 0; c < GROUP; c++) {
+            finite &= fabsf(x[c]) <= FLT_MAX;
+            largest = fabsf(x[c]) > largest ? fabsf(x[c]) : largest;
+        }
+        float unit = finite ? largest / most / 2 : NAN, times = finite ? most / largest : 0;
+        for (int l = 0; l < 4; l++) to->unit[g % 2 * 4 + l] = unit;
+        if (!finite) continue;
+        for (int c = 0; c < GROUP; c++) {
+            float scaled = x[c] * times;
+            int32_t n = (int32_t)(scaled + (scaled < 0 ? -.5f : .5f));
+            to->surplus[g % 2 * 4 + c / 8] += 12 * n;
+            int at = c % 2 * GROUP + (int)(g % 2) * GROUP / 2 + c / 2;
+            for (int d = 2; d >= 0; d--) {
+                int32_t rest = (n + 128) >> 8;
+                to->digit[d][at] = (int8_t)(n - rest * 256);
+                n = rest;
+            }
+        }
     }
 }
 
@@ -212,7 +241,12 @@ int mxfp4_matmul(const uint8_t *packed, const uint8_t *scale, const int64_t *exp
     for (size_t p = 0; p < n; p++)
         if (p == 0 || expert[p] != expert[p - 1]) start[runs++] = p;
     start[runs] = n;
-    for (size_t p = 0; p < n; p++) split(x + p * cols, inputs + p * width, cols, level);
+    for (size_t p = 0; p < n; p++) {
+        if (level == AVX2)
+            cut(x + p * cols, (struct digits *)(inputs + p * width), cols);
+        else
+            split(x + p * cols, inputs + p * width, cols);
+    }
 
     ptrdiff_t units = (ptrdiff_t)(runs * blocks);
     (void)threads;

@@ -98,6 +98,31 @@ def test_unpacks_every_code_under_every_scale_bit_for_bit(library: Path, level: 
 
 
 @pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-7, 1.0, 1e20, 1e37])
+def test_inputs_of_every_size(library: Path, level: int, size: float) -> None:
+    """One column towers over its group; beside it the others still count as far as floats go."""
+    packed, scale = weights(1, 40, 96, 125, 127)
+    scale = (scale - 20).clamp(min=1) if size > 1e30 else scale
+    x = torch.randn(1, 96).clamp(-1, 1) * size * 1e-3
+    x[0, ::32] = size
+    got = Kernel(library, level).matmul(x, torch.zeros(1).long(), packed, scale)
+    exact = mxfp4.unpack(packed, scale, torch.float64)[0] * x.double()
+    error = (got[0].double() - exact.sum(-1)).abs()
+    assert bool((error <= 1e-5 * exact.abs().sum(-1) + 1e-36).all())
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("what", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_finite_number_shows(library: Path, level: int, what: float) -> None:
+    packed, scale = weights(1, 5, 128, 120, 127)
+    x = torch.ones(2, 128)
+    x[0, 70] = what
+    got = Kernel(library, level).matmul(x, torch.zeros(2).long(), packed, scale)
+    assert not got[0].isfinite().any()
+    assert got[1].isfinite().all()
+
+
+@pytest.mark.parametrize("level", levels())
 def test_the_nan_scale_is_not_a_number(library: Path, level: int) -> None:
     packed, scale = weights(1, 3, 64, 127, 127)
     scale[0, 1, 1] = mxfp4.NAN_SCALE
