@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from .errors import Stop, check, never
 from .kinds import Kind
 
 LOAD_SHARE = 0.7
@@ -61,14 +62,25 @@ class Budget:
     """When something must make room anyway."""
 
 
-def in_order_of_room(candidates: Iterable[Candidate]) -> list[Candidate]:
+_RUN = 1 << 15
+"""Files that are worked on between two looks at whether to stop."""
+
+
+def in_order_of_room(candidates: Iterable[Candidate], stop: Stop = never) -> list[Candidate]:
     """The fixed order in which files make room: kind, then size per recent change."""
-    return sorted(
-        candidates, key=lambda one: (one.named, one.kind, -one.size / (1 + one.rate), one.name)
-    )
+
+    def key(one: Candidate) -> tuple[bool, Kind, float, str]:
+        return one.named, one.kind, -one.size / (1 + one.rate), one.name
+
+    # Sorted runs are soon merged, and between them it can be stopped.
+    found = list(candidates)
+    for at in range(0, len(found), _RUN):
+        check(stop)
+        found[at : at + _RUN] = sorted(found[at : at + _RUN], key=key)
+    return sorted(found, key=key)
 
 
-def choose(ordered: Sequence[Candidate], budget: Budget) -> list[Level]:
+def choose(ordered: Sequence[Candidate], budget: Budget, stop: Stop = never) -> list[Level]:
     """Levels, one for each candidate, so that their tokens fit if they can at all.
 
     Kind by kind, files fall to their outlines, one after the other, and when all of a kind have
@@ -81,6 +93,8 @@ def choose(ordered: Sequence[Candidate], budget: Budget) -> list[Level]:
     for group in _groups(ordered):
         for lower in (Level.OUTLINE, Level.NAME):
             for at in group:
+                if at % _RUN == 0:
+                    check(stop)
                 if total <= budget.tight:
                     return levels
                 one = ordered[at]

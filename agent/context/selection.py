@@ -135,7 +135,7 @@ def select(
     selection = Selection(skipped=list(listing.left), history=read_history(root, stop))
     told = told or {}
     levels = {name: one.level for name, one in told.items()}
-    candidates = in_order_of_room(consider(listing.files, options, selection, levels, stop))
+    candidates = in_order_of_room(consider(listing.files, options, selection, levels, stop), stop)
     _settle(root, candidates, budget, options, counts, told, selection, stop)
     short = [left for left in selection.skipped if left.reason.startswith(NO_ROOM)]
     short += [left for left in selection.outlined if left.reason != AS_ASKED]
@@ -215,7 +215,8 @@ def _settle(
 
     while True:
         check(stop)
-        levels = choose(ordered, budget)
+        levels = choose(ordered, budget, stop)
+        check(stop)
         jobs = [
             (one.name, level)
             for one, level in zip(ordered, levels, strict=True)
@@ -307,8 +308,15 @@ def _count(parts: Sequence[Part], counts: Counts, stop: Stop) -> None:
 
     Only that: the rest of the work holds the interpreter lock, and threads would slow it down.
     """
-    new = [part for part in parts if not counts.knows(part.key)]
-    if not counts.exact or len(new) < 2:
+    if not counts.exact:
+        return
+    new: list[Part] = []
+    for number, part in enumerate(parts):
+        if number % _BATCH == 0:
+            check(stop)
+        if not counts.knows(part.key):
+            new.append(part)
+    if len(new) < 2:
         return
 
     def count(batch: Sequence[Part]) -> None:

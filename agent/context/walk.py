@@ -206,7 +206,7 @@ def _stat(root: Path, names: set[str], stop: Stop) -> tuple[list[File], list[Lef
     left: list[Left] = []
     folders = {"": True}
     base = f"{root}/"
-    for number, name in enumerate(names):
+    for number, name in enumerate(sorted(names)):
         if number % _CHECK_EVERY == 0:
             check(stop)
         try:
