@@ -22,7 +22,7 @@ from textual.strip import Strip
 from . import diffs
 from .blocks import Block, Call
 from .palette import Palette
-from .text import duration, one_line, plain, safe
+from .text import duration, one_line, plain, safe, several
 
 KEPT = 600
 """Drawn blocks, and drawn paragraphs, that are kept."""
@@ -31,6 +31,8 @@ LIVE_LINES = 6
 FOLDED_DIFF = 30
 """Lines of a diff shown folded."""
 FOLDED_RESULT = 3
+TICK = 0.5
+"""Seconds after which the time that something takes is said anew."""
 WORTH_SAYING = 0.05
 """Seconds from which it is said how long something took."""
 MARKDOWN_MOST = 20_000
@@ -88,7 +90,7 @@ class Painter:
             file=StringIO(), force_terminal=True, color_system="truecolor", width=200,
             theme=RichTheme(styles), markup=False, highlight=False, emoji=False, legacy_windows=False,
         )  # fmt: skip
-        self._blocks: OrderedDict[tuple[int, int], tuple[int, list[Strip]]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[int, int], tuple[int, float, list[Strip]]] = OrderedDict()
         self._paragraphs: OrderedDict[tuple[object, ...], list[Strip]] = OrderedDict()
 
     # --- blocks ----------------------------------------------------------------------------------
@@ -97,12 +99,13 @@ class Painter:
         """The lines of a block, and a blank one where the next block does not belong to it."""
         key = (block.number, width)
         ticking = block.live and block.kind in ("call", "reasoning")
-        version, found = self._blocks.get(key, (-1, []))
-        if version != block.version or ticking:
+        version, drawn, found = self._blocks.get(key, (-1, 0.0, []))
+        now = time.monotonic()
+        if version != block.version or (ticking and now - drawn >= TICK):
             found = [*self._draw(block, max(width, 10))]
             if not _leads(block):
                 found.append(BLANK)
-            self._blocks[key] = block.version, found
+            self._blocks[key] = block.version, now, found
             if len(self._blocks) > KEPT:
                 self._blocks.popitem(last=False)
         else:
@@ -111,7 +114,7 @@ class Painter:
 
     def estimate(self, block: Block, width: int) -> int:
         """About how many lines a block has; a block that was drawn is asked itself."""
-        version, found = self._blocks.get((block.number, width), (-1, []))
+        version, _, found = self._blocks.get((block.number, width), (-1, 0.0, []))
         if version == block.version:
             return len(found)
         match block.kind:
@@ -157,19 +160,19 @@ class Painter:
 
     def _reasoning(self, block: Block, width: int) -> Iterator[Strip]:
         p = self.palette
-        text = safe(block.text)
         if block.live:
             label = f"Thinking · {duration(time.monotonic() - block.began)}"
+            words = block.text.count(" ") + block.text.count("\n") + 1  # about, and at once
         else:
             took = f" for {duration(block.seconds)}" if block.seconds >= WORTH_SAYING else ""
             label = f"Thought{took}"
-        words = len(text.split())
+            words = len(block.text.split())
         fold = "▾" if block.open else "▸"
-        yield self._line(Text(f"{fold} {label} · {words:,} words", p.dim))
+        yield self._line(Text(f"{fold} {label} · {several(words, 'word')}", p.dim))
         if block.open:
-            yield from self.paragraphs(text, width, p.thought, "│ ", p.dim)
+            yield from self.paragraphs(safe(block.text), width, p.thought, "│ ", p.dim)
         elif block.live:
-            tail = text[-(width * LIVE_LINES) :]
+            tail = safe(block.text[-(width * LIVE_LINES) :])
             lines = list(self.paragraphs(tail, width, p.thought, "│ ", p.dim))
             yield from lines[-LIVE_LINES:]
 

@@ -89,7 +89,10 @@ async def test_the_wheel_takes_the_view_from_the_stream_and_gives_it_back(open_t
         assert len(desk.app.transcript.blocks[-1].text) > seen  # more came meanwhile
         assert conversation.scroll_offset.y == place
         assert text_above(desk) == shown
-        await wheel(desk, events.MouseScrollDown, 80)
+        for _ in range(100):
+            if conversation.following:
+                break
+            await wheel(desk, events.MouseScrollDown, 5)
         await desk.sees("later 79")
         assert conversation.following
 

@@ -23,6 +23,8 @@ from .marks import SelectableView, marked
 
 GUTTER = 2
 """Cells left of each line: the mark of the selected block stands there."""
+KEPT = 1000
+"""Lines kept as they were given out."""
 FRAME = 1 / 12
 """Seconds between two calls of `flush`, however fast the model streams."""
 
@@ -72,6 +74,10 @@ class Conversation(SelectableView):
         self._starts: list[int] = [0]
         self._width = 0
         self._page = Style()
+        self._finished_for = 0
+        self._finished: dict[tuple[int, bool, int], tuple[Strip, Strip]] = {}
+        """Lines as they were given out, by the strips that they are made of, which are kept here so
+        that no other takes such an identity."""
         self._before: dict[int, list[Strip]] = {}
         """Lines of the blocks that changed last, as they were shown."""
 
@@ -95,6 +101,7 @@ class Conversation(SelectableView):
 
     def _new_theme(self) -> None:
         self.painter = Painter(palette_of(self.app.current_theme))
+        self._finished.clear()
         self._lay_out()
 
     def on_resize(self, event: events.Resize) -> None:
@@ -216,12 +223,17 @@ class Conversation(SelectableView):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Some lines of the screen."""
-        self._page = self.rich_style  # of all of them; it is worked out from all parents
+        page = self.rich_style  # of all of them; it is worked out from all parents
+        if (self.size.width, page) != (self._finished_for, self._page) or len(
+            self._finished
+        ) > KEPT:
+            self._finished.clear()
+        self._finished_for, self._page = self.size.width, page
         return super().render_lines(crop)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        width, palette = self.size.width, self.painter.palette
+        width = self.size.width
         line = y + self.scroll_offset.y
         at, within = self._at(line)
         blocks = self.transcript.blocks
@@ -233,15 +245,26 @@ class Conversation(SelectableView):
         strip = lines[within] if within < len(lines) else BLANK
         last = len(lines) - (lines[-1] is BLANK)
         chosen = at == self.selected and self.has_focus and within < last
-        if self.needle:
-            strip = marked(strip, self.needle, palette.found)
-        gutter = Segment("▌ " if chosen else "  ", palette.accent)
-        strip = Strip([gutter, *strip], GUTTER + strip.cell_length)
-        strip = strip.extend_cell_length(width).crop(0, width).apply_style(self._page)
         selection = self.text_selection
-        if selection is not None and (span := selection.get_span(line)) is not None:
-            strip = self._selected(strip, *span)
-        return strip.apply_offsets(0, line)
+        span = selection.get_span(line) if selection is not None else None
+        if self.needle or span is not None:
+            if self.needle:
+                strip = marked(strip, self.needle, self.painter.palette.found)
+            strip = self._whole(strip, chosen)
+            return (self._selected(strip, *span) if span else strip).apply_offsets(0, line)
+        # Textual keeps with a strip what it makes of it, so the same one is given out again.
+        key = (id(strip), chosen, line)
+        if (kept := self._finished.get(key)) is None:
+            finished = self._whole(strip, chosen).apply_offsets(0, line)
+            kept = self._finished[key] = strip, finished
+        return kept[1]
+
+    def _whole(self, strip: Strip, chosen: bool) -> Strip:
+        """A line of a block with its gutter, as wide as the screen."""
+        width = self.size.width
+        gutter = Segment("▌ " if chosen else "  ", self.painter.palette.accent)
+        strip = Strip([gutter, *strip], GUTTER + strip.cell_length)
+        return strip.extend_cell_length(width).crop(0, width).apply_style(self._page)
 
     def _selected(self, strip: Strip, start: int, end: int) -> Strip:
         style = self.screen.get_component_rich_style("screen--selection")
