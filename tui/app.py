@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import sys
 import time
 from functools import partial
 from typing import ClassVar, TypeVar
@@ -88,6 +89,7 @@ class UnabridgedApp(App[None]):
         """The session that was left, to go on with."""
         self._theme = theme
         self._signals = Signals()
+        self.ended_from_outside: Exit | None = None
         self._own: asyncio.Task[None] | None = None
         self._last_quit = 0.0
         self._card: Card | None = None
@@ -120,7 +122,8 @@ class UnabridgedApp(App[None]):
         self.prompt.focus()
         self.set_interval(FRAME, self._beat)
         self.set_interval(1.0, self._count_jobs)
-        self._signals.catch(self._ended)
+        drawn_on = None if self.is_headless or sys.__stdout__ is None else sys.__stdout__.fileno()
+        self._signals.catch(self._ended, drawn_on)
         self.call_after_refresh(self.opening.begin)
 
     def on_unmount(self) -> None:
@@ -417,6 +420,7 @@ class UnabridgedApp(App[None]):
     def _ended(self, code: Exit) -> None:
         """The terminal went away, or somebody ends us: the session is saved, nothing runs on."""
         self.leaving = True
+        self.ended_from_outside = code
         if self.session is not None:
             self.session.cancel(code)
         self.run_worker(self.action_leave(), exclusive=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 DESCRIPTION = """\
@@ -68,5 +69,7 @@ def main(words: Sequence[str]) -> int:
     app = UnabridgedApp(start, theme=args.theme)
     app.run()
     if (session := app.last_session) is not None:
-        sys.stdout.write(f"Session {session}. Go on with `unabridged --resume {session}`.\n")
-    return app.return_code or 0
+        with suppress(OSError):  # the terminal may be gone
+            sys.stdout.write(f"Session {session}. Go on with `unabridged --resume {session}`.\n")
+            sys.stdout.flush()
+    return app.ended_from_outside or app.return_code or 0

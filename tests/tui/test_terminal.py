@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+from unabridged.agent.exits import Exit
 from unabridged.agent.providers.embedded import missing
 from unabridged.agent.providers.scripted import Script
 from unabridged.tui.signals import LAST_SECONDS
@@ -196,6 +197,25 @@ def test_a_terminal_that_reads_nothing_keeps_no_process(
             psutil.Process(pid).kill()
         with contextlib.suppress(OSError):
             os.close(ours)
+
+
+def test_a_terminal_that_does_not_control_it_and_goes_away_ends_it(
+    home: Path, shop: Path, tmp_path: Path
+) -> None:
+    """No signal comes then; neither side of the terminal may keep it running."""
+    env = {**os.environ, "HOME": str(home), "TERM": "xterm-256color", "MOONSHOT_API_KEY": "sk-1"}
+    command = [sys.executable, "-m", "unabridged", str(shop), "--sessions-dir", str(tmp_path / "s")]
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        command, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        try:
+            assert os.read(ours, 1)  # it has begun to draw
+            os.close(ours)
+            assert process.wait(LAST_SECONDS + 8) == Exit.HANGUP
+        finally:
+            process.kill()
 
 
 # --- K3-nano ------------------------------------------------------------------------------------------
