@@ -159,7 +159,7 @@ def test_a_short_day(bench: Bench) -> None:
 @pytest.mark.timeout(3600)
 def test_24_hours_of_2000_steps_with_faults_at_every_layer(bench: Bench) -> None:
     began = time.monotonic()
-    day = Day(bench, lines=1_900, seed=2026, step_seconds=8)
+    day = Day(bench, lines=2_000, seed=2026, step_seconds=8)
     day.play([*KINDS, "kill", "endpoint", "disk"])
     verify(day)
     events, _ = parse(day.log.read_bytes(), day.log)

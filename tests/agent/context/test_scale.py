@@ -264,6 +264,7 @@ def test_thousands_of_files_can_be_stopped(many: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1800)  # making and removing so many files takes longest
 @pytest.mark.parametrize("many", [500_000], indirect=True)
 def test_half_a_million_files_can_be_stopped_and_loaded(many: Path) -> None:
     check_stopping(many, [0, 0.5, 2, 5, 8])
