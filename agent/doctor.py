@@ -154,13 +154,13 @@ def settings(root: Path) -> Iterator[Check]:
 
 
 def _local_model(what: str, name: str) -> Check:
-    from ..model.nano.profile import MODEL
+    from .profile import NANO, profile_of
     from .providers.embedded import MISSING, missing
 
     if missing():
         return Check("endpoint", "fault", f"{what}: {MISSING}",
                      "or, for Kimi K3, `unabridged auth login`, or `unabridged config set model.base_url URL`")  # fmt: skip
-    if name != MODEL:
+    if profile_of(name) is not NANO:
         return Check("endpoint", "ok", what)
     return Check("endpoint", "note", f"{what}: a small model for a few refactorings",
                  "for Kimi K3 `unabridged auth login`, or `unabridged config set model.base_url URL`")  # fmt: skip

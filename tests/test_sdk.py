@@ -181,7 +181,12 @@ async def test_rules_limits_and_modes(repo: Path, script: Any) -> None:
 def test_what_cannot_be_opened_is_one_line(repo: Path, script: Any, monkeypatch: Any) -> None:
     monkeypatch.delenv("UNABRIDGED_API_KEY", raising=False)
     monkeypatch.delenv("MOONSHOT_API_KEY", raising=False)
-    for options in ({"model": "kimi-k3"}, {"resume": "none"}, {"allow": ["fly"]}, {"model": "x", "base_url": "y"}):
+    for options in (
+        {"model": "kimi-k3"},
+        {"resume": "none"},
+        {"allow": ["fly"]},
+        {"model": "x", "base_url": "y"},
+    ):
         with pytest.raises(Exception, match=r"\.|choose") as caught:
             Session.open(repo, **options)  # pyright: ignore[reportArgumentType]
         assert "\n" not in str(caught.value)
