@@ -19,6 +19,7 @@ from .checkpoint import Spec, expected_tensors
 from .config import K3Config, TextConfig
 from .k3 import K3
 from .sizes import human
+from .skeleton import skeleton
 
 _STATE_BYTES = 4
 """KDA states are float32."""
@@ -81,7 +82,7 @@ def audit(config: K3Config, memory: int | None = None) -> Audit:
     Args:
         memory: bytes; asks what fits in them.
     """
-    with torch.device("meta"):
+    with skeleton():
         specs = expected_tensors(K3(config, getattr(torch, config.dtype)))
     text = config.text_config
     parameters = {name: _parameters(name, spec, text) for name, spec in specs.items()}

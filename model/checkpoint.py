@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from . import mxfp4
 from .config import K3Config
 from .k3 import K3, kept_in_float32
+from .skeleton import skeleton
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -377,7 +378,7 @@ def load_model(
     """
     config = K3Config.from_pretrained(folder)
     checkpoint = Checkpoint.open(folder)
-    with torch.device("meta"):
+    with skeleton():
         model = K3(config, dtype or getattr(torch, config.dtype), packed_experts)
     checkpoint.check(expected_tensors(model))  # before memory is asked for
     if torch.device(device).type == "cpu":
@@ -402,7 +403,7 @@ def load_part(
         ConfigError, CheckpointError: as `load_model`; no such module.
     """
     config = K3Config.from_pretrained(folder)
-    with torch.device("meta"):
+    with skeleton():
         model = K3(config, dtype or getattr(torch, config.dtype))
     try:
         part = model.get_submodule(name)

@@ -20,6 +20,7 @@ from . import mxfp4
 from .checkpoint import INDEX, Checkpoint, CheckpointError, Spec, expected_tensors, write_shards
 from .config import K3Config
 from .k3 import K3
+from .skeleton import skeleton
 
 _FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
 _TYPES = {"F32": torch.float32, "BF16": torch.bfloat16}
@@ -89,7 +90,7 @@ _OURS = frozenset({INDEX, "config.json"})
 
 
 def _specs(config: K3Config) -> dict[str, Spec]:
-    with torch.device("meta"):
+    with skeleton():
         return expected_tensors(K3(config, getattr(torch, config.dtype)))
 
 

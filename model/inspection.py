@@ -27,6 +27,7 @@ from .checkpoint import (
 from .config import K3Config
 from .k3 import K3
 from .sizes import human
+from .skeleton import skeleton
 
 _SHOWN = 12
 
@@ -85,7 +86,7 @@ def inspect(
     """
     folder = Path(folder)
     config = K3Config.from_pretrained(folder)
-    with torch.device("meta"):
+    with skeleton():
         expected = expected_tensors(K3(config, getattr(torch, config.dtype)))
     wanted = index_of(folder)
     found: dict[str, Spec] = {}

@@ -496,6 +496,8 @@ class KimiDeltaAttention(nn.Module):
 
         A state whose decays all start fast never learns to keep anything.
         """
+        if self.dt_bias.is_meta:
+            return
         self.A_log.zero_()
         dt = torch.empty_like(self.dt_bias).uniform_(math.log(1e-3), math.log(1e-1)).exp_()
         dt = dt.clamp_(min=1e-4)
