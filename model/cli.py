@@ -162,7 +162,8 @@ def _generate(args: argparse.Namespace) -> int:
     from .chat.tokenizer import StreamDecoder, Tokenizer
     from .checkpoint import load_model
     from .config import K3Config
-    from .generate import Sampling, stream
+    from .generate import stream
+    from .sampling import Sampling
 
     sampling = Sampling(args.temperature, args.top_p, args.seed)
     config = K3Config.from_pretrained(args.weights)  # the cheapest thing to be wrong comes first

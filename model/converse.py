@@ -17,8 +17,8 @@ from .chat.render import Message, image_parts, render
 from .chat.tokenizer import Tokenizer, TokenizerError
 from .chat.xtml import Segment, XtmlError, encode
 from .engine import Engine, Finished, PlacedImage, Prefill
-from .generate import Sampling
 from .images import ImageError, Picture, read_part
+from .sampling import Sampling
 
 
 class RequestError(ValueError):

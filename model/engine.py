@@ -25,8 +25,9 @@ import torch
 from torch import Tensor
 
 from .chat.tokenizer import Tokenizer
-from .generate import Defaults, Sampling, sample
+from .generate import sample
 from .images import Picture
+from .sampling import Defaults, Sampling
 from .state import StateMismatchError
 from .state_store import StateStore, fingerprint_states, prefix_hashes
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from .config import K3Config
 from .folder import folder as named
+from .sampling import Defaults
 from .sizes import human
 
 PLUGIN = "unabridged"
@@ -102,6 +103,8 @@ def vllm_command(settings: Settings, cache_bytes: int, dtype: str) -> Command:
         dtype: see `precision`.
     """
     ranks = settings.tensor_parallel * settings.pipeline_parallel
+    said = Defaults.of_checkpoint(settings.model)
+    sampling = {"temperature": said.temperature, "top_p": said.top_p}
     words = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(settings.model)]
     options: dict[str, Any] = {
         "--served-model-name": settings.name,
@@ -112,6 +115,8 @@ def vllm_command(settings: Settings, cache_bytes: int, dtype: str) -> Command:
         "--pipeline-parallel-size": settings.pipeline_parallel,
         "--reasoning-parser": "kimi_k3",
         "--tool-call-parser": "kimi_k3",
+        # vLLM does not know `do_sample`, nor K3's own settings where a checkpoint says nothing.
+        "--override-generation-config": json.dumps(sampling),
     }
     if settings.own_model:
         options["--tokenizer-mode"] = "unabridged_k3"

@@ -12,7 +12,7 @@ from unabridged.model.chat.tokenizer import Tokenizer
 from unabridged.model.config import ConfigError
 from unabridged.model.converse import ChatRequest, converse
 from unabridged.model.engine import Engine, Finished, Usage
-from unabridged.model.generate import Defaults, Sampling
+from unabridged.model.sampling import Defaults, Sampling
 from unabridged.model.server import CompletionRequest
 
 

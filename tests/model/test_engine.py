@@ -22,7 +22,7 @@ from unabridged.model.engine import (
     Prefill,
     Usage,
 )
-from unabridged.model.generate import Sampling
+from unabridged.model.sampling import Sampling
 from unabridged.model.state_store import StateStore
 
 END = 99  # ends a message

@@ -15,8 +15,8 @@ from unabridged.model.chat.tokenizer import TokenizerError, write_ranks
 from unabridged.model.checkpoint import CheckpointError
 from unabridged.model.config import ConfigError
 from unabridged.model.engine import Engine, Finished, Item, open_engine
-from unabridged.model.generate import Sampling
 from unabridged.model.k3 import K3
+from unabridged.model.sampling import Sampling
 from unabridged.model.state_store import StateStore, entries
 
 GREEDY = Sampling(temperature=0)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from unabridged.model.generate import Sampling, generate, sample, stream
+from unabridged.model.generate import generate, sample, stream
 from unabridged.model.k3 import K3
+from unabridged.model.sampling import Sampling
 
 GREEDY = Sampling(temperature=0)
 

@@ -26,9 +26,9 @@ from torch.nn import functional as F
 from unabridged.model.checkpoint import Checkpoint, load_model, save_model
 from unabridged.model.config import K3Config
 from unabridged.model.engine import Engine, PlacedImage
-from unabridged.model.generate import Sampling
 from unabridged.model.images import read_image
 from unabridged.model.k3 import K3
+from unabridged.model.sampling import Sampling
 
 pytestmark = pytest.mark.referee
 

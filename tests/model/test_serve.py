@@ -69,6 +69,8 @@ def test_the_command_for_vllm(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert transfer["kv_load_failure_policy"] == "recompute"
     assert transfer["kv_connector_extra_config"] == {"root": str(tmp_path)}
     assert "--enable-prompt-tokens-details" in command
+    sampling = json.loads(command[command.index("--override-generation-config") + 1])
+    assert sampling["temperature"] == 0, "as the embedded engine reads K3-nano's own settings"
 
 
 def test_the_cache_holds_whole_windows_and_stays_within_memory() -> None:
