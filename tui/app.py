@@ -268,7 +268,7 @@ class UnabridgedApp(App[None]):
 
     @on(Prompt.Steer)
     def _steer(self, event: Prompt.Steer) -> None:
-        self.completion.steer(event.key)
+        self.completion.steer(event.key, event.word)
 
     # --- what waits for the user -------------------------------------------------------------------
 

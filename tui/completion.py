@@ -21,6 +21,8 @@ class Completion:
     def __init__(self, app: UnabridgedApp, files: FileIndex) -> None:
         self._app = app
         self._files = files
+        self._word = ""
+        """What the list is for."""
 
     @property
     def _list(self) -> Suggestions:
@@ -33,10 +35,12 @@ class Completion:
 
     def typed(self, word: str) -> None:
         """The word at the cursor is another."""
+        if word != self._app.prompt.word:
+            return  # and by now yet another
         if word.startswith("/"):
             found = [(f"/{name}", command.line) for name, command in COMMANDS.items()
                      if name.startswith(word[1:])]  # fmt: skip
-            self._offer([] if [name for name, _ in found] == [word] else found)
+            self._offer(word, [] if [name for name, _ in found] == [word] else found)
         elif word.startswith("@"):
             self._app.run_worker(partial(self._find, word[1:]), group="complete", exclusive=True)
         else:
@@ -45,19 +49,23 @@ class Completion:
     async def _find(self, needle: str) -> None:
         names = await asyncio.to_thread(self._files.find, needle)
         if self._app.prompt.word == f"@{needle}":
-            self._offer([(f"@{name}", "") for name in names])
+            self._offer(f"@{needle}", [(f"@{name}", "") for name in names])
 
-    def _offer(self, entries: list[tuple[str, str]]) -> None:
+    def _offer(self, word: str, entries: list[tuple[str, str]]) -> None:
+        self._word = word
         self._list.offer(entries)
         self._app.prompt.completing = bool(entries)
 
     def close(self) -> None:
         """Offer nothing."""
-        self._offer([])
+        self._offer("", [])
 
-    def steer(self, key: str) -> None:
-        """A key of the prompt that is meant for the list."""
+    def steer(self, key: str, word: str) -> None:
+        """A key of the prompt that is meant for the list of this word."""
         prompt = self._app.prompt
+        if key in ("take", "enter") and word != self._word:  # who types fast means what they typed
+            self._app.run_worker(partial(self._catch_up, key, word), group="steer", exclusive=True)
+            return
         match key:
             case "up" | "down":
                 self._list.move(1 if key == "down" else -1)
@@ -65,9 +73,20 @@ class Completion:
                 self.close()
             case _:
                 taken = self._list.marked
-                exact = taken == prompt.word
+                exact = taken == word
                 self.close()
                 if taken is not None and not exact:
                     prompt.complete(f"{taken} ")
                 if taken is not None and taken.startswith("/") and key == "enter":
                     prompt.post_message(Prompt.Sent(taken))
+
+    async def _catch_up(self, key: str, word: str) -> None:
+        """List what the word may become, then do what the key says."""
+        if word.startswith("@"):
+            await self._find(word[1:])
+        else:
+            self.typed(word)
+        if self.open and self._word == word:
+            self.steer(key, word)
+        elif key == "enter":
+            self._app.prompt.post_message(Prompt.Sent(self._app.prompt.whole))

@@ -500,6 +500,25 @@ async def test_a_large_paste_arrives_whole_and_no_letter_is_a_command(open_tui: 
         assert desk.events(UserMessage)[0].parts[0].text == f"{text}[qj"
 
 
+@pytest.mark.parametrize(
+    ("typed", "seen"),
+    [("/theme", "Type to narrow"), ("/he", "Commands"), ("@price", "❯ @shop/price.py\n")],
+)
+async def test_enter_means_what_was_typed_however_fast(
+    open_tui: Any, typed: str, seen: str
+) -> None:
+    """A list is open, and the rest comes in one burst, before it could follow."""
+    async with open_tui([turn(content="Hello.")]) as desk:
+        await desk.started()
+        await desk.pilot.press(*typed[:2])
+        await desk.until(lambda: desk.app.completion.open)
+        for character in typed[2:]:
+            desk.app.prompt.post_message(events.Key(character, character))
+        desk.app.prompt.post_message(events.Key("enter", "\r"))
+        await desk.until(lambda: seen in desk.screen and not desk.app.completion.open)
+        assert "Hello." not in desk.screen
+
+
 async def test_files_and_commands_complete(open_tui: Any) -> None:
     async with open_tui() as desk:
         await desk.started()

@@ -38,11 +38,15 @@ class Prompt(TextArea):
             self.word = word
 
     class Steer(Message):
-        """A key for the list of completions: `up`, `down`, `take` or `close`."""
+        """A key for the list of completions: `up`, `down`, `take`, `enter` or `close`.
 
-        def __init__(self, key: str) -> None:
+        `word` is what stood at the cursor when it was pressed; the list may not be that far yet.
+        """
+
+        def __init__(self, key: str, word: str) -> None:
             super().__init__()
             self.key = key
+            self.word = word
 
     class Leave(Message):
         """The user wants to go to the conversation."""
@@ -119,9 +123,8 @@ class Prompt(TextArea):
         if self.completing and key in ("up", "down", "tab", "escape", "enter"):
             event.stop()
             event.prevent_default()
-            self.post_message(
-                self.Steer({"tab": "take", "enter": "enter", "escape": "close"}.get(key, key))
-            )
+            meant = {"tab": "take", "escape": "close"}.get(key, key)
+            self.post_message(self.Steer(meant, self.word))
             return
         if key == "enter":
             event.stop()
