@@ -1,8 +1,8 @@
 """The engine: runs several sequences through one model in this process.
 
-One thread owns the model. In each turn it gives one sequence a span of prefill and then takes one
-decode step for all sequences that are ready, so a long prompt does not stop the others. Requests
-come from asyncio and get their tokens back as they are sampled.
+One thread owns the model, another stores states. In each turn the first gives one sequence a span of
+prefill and then takes one decode step for all sequences that are ready, so a long prompt does not
+stop the others. Requests come from asyncio and get their tokens back as they are sampled.
 
 A prompt starts at its longest known prefix. K3's state can be resumed only where it was kept, so
 the engine keeps it at the ends of messages and at the end of a reply: recent ones in memory, all
@@ -15,8 +15,9 @@ import asyncio
 import logging
 import queue
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, Self
@@ -32,6 +33,8 @@ from .state import StateMismatchError
 from .state_store import StateStore, fingerprint_states, prefix_hashes
 
 log = logging.getLogger(__name__)
+_UNWRITTEN = 2
+"""States that may wait to be stored; each is held in memory meanwhile."""
 
 
 class State(Protocol):
@@ -245,6 +248,7 @@ class Engine:
             self._guarded(self._prefill, [s for s in self._running if s.next_token is None][:1])
             self._guarded(self._decode, [s for s in self._running if s.next_token is not None])
         self._receive()
+        self._prefixes.close()
         for sequence in (*self._waiting, *self._running):
             self._end(sequence, EngineError("the engine was closed"))
 
@@ -356,6 +360,7 @@ class Engine:
         if stopped or sequence.completion == sequence.max_tokens:
             # The state has read all but the last token.
             self._prefixes.keep(sequence.name + sequence.read, sequence.state)
+            self._prefixes.settle()  # who has the reply can count on the states
             usage = Usage(len(sequence.prompt), sequence.cached, sequence.completion)
             self._end(sequence, Finished("stop" if stopped else "length", usage))
 
@@ -418,6 +423,8 @@ class _Prefixes:
         self._store = store
         self._kept = kept
         self._recent: OrderedDict[tuple[int, str], State] = OrderedDict()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="states")
+        self._writing: deque[Future[bool]] = deque()
 
     def longest(self, tokens: list[int]) -> tuple[int, Any]:
         """The longest known prefix of the tokens and a state of one's own after it."""
@@ -440,14 +447,25 @@ class _Prefixes:
         return in_memory, self._recent[known[-1]].fork()
 
     def keep(self, tokens: list[int], state: State) -> None:
-        """Remember the state after the tokens."""
+        """Remember the state after the tokens; it is stored in the background, see `settle`."""
         (digest,) = prefix_hashes(tokens, [len(tokens)])
-        self._recent[len(tokens), digest] = state.fork()
+        kept = state.fork()
+        self._recent[len(tokens), digest] = kept
         self._recent.move_to_end((len(tokens), digest))
         while len(self._recent) > self._kept:
             self._recent.popitem(last=False)
         if self._store is not None:
-            self._store.save(tokens, state.to_tensors())
+            self.settle(_UNWRITTEN - 1)
+            self._writing.append(self._writer.submit(self._store.save, tokens, kept.to_tensors()))
+
+    def settle(self, left: int = 0) -> None:
+        """Wait until all states but so many are stored."""
+        while len(self._writing) > left:
+            self._writing.popleft().result()
+
+    def close(self) -> None:
+        """Store what is to be stored, and end the thread that does it."""
+        self._writer.shutdown()
 
 
 def open_engine(

@@ -4,8 +4,8 @@ All keys and values of a token come from one latent of 512 values and 64 key val
 share; only these are cached. Nothing is rotated: order comes from the KDA layers.
 
 Two forms compute the same. Materialised, for many new tokens: expand the latents into keys and
-values of each head. Absorbed, for decoding: move that expansion into the query and the output, so
-that attention runs over the latents themselves.
+values of each head. Absorbed, for decoding and for few tokens after a long past: move that expansion
+into the query and the output, so that attention runs over the latents themselves.
 
 Source: Kimi K3 report, section 2.1.2, equation 7.
 """
@@ -56,7 +56,9 @@ class LatentCache:
         self.length = end
 
     def fork(self) -> Self:
-        return type(self)(self.latents.clone(), self.length)
+        rows = torch.empty_like(self.rows)  # with the same room, so that the next token fits
+        rows[: self.length] = self.latents
+        return type(self)(rows, self.length)
 
 
 class GatedMLA(nn.Module):
@@ -129,6 +131,8 @@ class GatedMLA(nn.Module):
     def materialised(self, q: Tensor, past: Tensor, new: Tensor) -> Tensor:
         """Attention over expanded keys and values: all of the past, then causally the new tokens.
 
+        The past is not expanded for so few new tokens that it would cost more than it saves.
+
         Args:
             q: [T, H, nope + shared].
             past: [P, latent + shared], in blocks whose results are merged online.
@@ -141,7 +145,13 @@ class GatedMLA(nn.Module):
         T = len(new)
         ahead = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(1)
         parts = [self._attend(q, new, ahead)]
-        parts += [self._attend(q, block, None) for block in past.split(_BLOCK) if len(block)]
+        blocks = [block for block in past.split(_BLOCK) if len(block)]
+        own = self.nope + self.value
+        if T * (2 * self.latent - own) < self.latent * own:
+            query = self._absorb(q)
+            parts += [self._attend_absorbed(query, block) for block in blocks]
+        else:
+            parts += [self._attend(q, block, None) for block in blocks]
         out, weight = parts[0]
         for other, other_weight in parts[1:]:
             total = torch.logaddexp(weight, other_weight)
@@ -200,14 +210,27 @@ class GatedMLA(nn.Module):
         Returns:
             [1, H, value], float32.
         """
-        expand = self.kv_b_proj.weight.view(
-            self.heads, -1, self.latent
-        )  # [H, nope + value, latent]
+        out, _ = self._attend_absorbed(self._absorb(q.transpose(0, 1)), latents)
+        return out.transpose(0, 1)
+
+    def _absorb(self, q: Tensor) -> Tensor:
+        """[H, T, nope + shared] -> what meets latents in its place, [H, T, latent + shared]."""
+        to_k, _ = self._expansion()
+        q_own, q_shared = q.split([self.nope, self.shared], -1)
+        return torch.cat([torch.bmm(q_own, to_k), q_shared], -1)
+
+    def _attend_absorbed(self, query: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+        """As `_attend`, over latents that stay latents."""
+        _, to_v = self._expansion()
+        flat = query.flatten(0, 1)  # [H T, latent + shared]
+        scores = (flat @ latents.mT).float() * self.scale
+        weight = scores.logsumexp(-1, keepdim=True)
+        mixed = (scores - weight).exp().to(latents.dtype) @ latents[:, : self.latent]
+        out = torch.bmm(mixed.view(*query.shape[:2], self.latent), to_v.mT)
+        return out.float(), weight.view(*query.shape[:2], 1)
+
+    def _expansion(self) -> tuple[Tensor, Tensor]:
+        """Of a latent into each head's keys [H, nope, latent] and values [H, value, latent]."""
+        expand = self.kv_b_proj.weight.view(self.heads, -1, self.latent)
         to_k, to_v = expand.split([self.nope, self.value], 1)
-        q_own, q_shared = q[0].split([self.nope, self.shared], -1)
-        query = torch.cat(
-            [torch.bmm(q_own[:, None], to_k)[:, 0], q_shared], -1
-        )  # [H, latent + shared]
-        scores = (query @ latents.mT).float() * self.scale  # [H, P]
-        mixed = scores.softmax(-1).to(latents.dtype) @ latents[:, : self.latent]  # [H, latent]
-        return torch.bmm(to_v, mixed[:, :, None])[None, :, :, 0].float()
+        return to_k, to_v

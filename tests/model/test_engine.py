@@ -211,6 +211,27 @@ async def test_memory_keeps_the_most_recently_used_states(playback: Any) -> None
     engine.close()
 
 
+async def test_a_slow_disk_delays_no_first_token_and_loses_no_state(
+    playback: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """States are stored beside the work; who has the reply finds all of them there."""
+    store, prompt = StateStore(tmp_path, "f" * 64), prompt_of(40, 40, 40)
+    may_write, write = threading.Event(), store.save
+    monkeypatch.setattr(store, "save", lambda *a: (may_write.wait(10), write(*a))[1])
+    engine = make(playback(SIZE, chaotic), store=store)
+    stream = engine.generate(prompt_of(40), 3, GREEDY)
+    items = [await anext(stream) for _ in range(6)]
+    assert isinstance(items[-1], int)
+    assert store.positions(prompt) == []
+    may_write.set()
+    async for _ in stream:
+        pass
+    assert store.positions(prompt) == [40]
+    tokens, _, _ = await collect(engine.generate(prompt, 9, GREEDY))
+    assert store.positions([*prompt, *tokens])[:3] == [40, 80, 120]
+    engine.close()
+
+
 async def test_states_outlive_the_engine_in_a_store(playback: Any, tmp_path: Path) -> None:
     store = StateStore(tmp_path, "a" * 64)
     prompt = prompt_of(40, 50)
