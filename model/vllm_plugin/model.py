@@ -41,7 +41,10 @@ from ..checkpoint import canonical
 from ..config import K3Config
 from ..k3 import DecoderLayer, depth_keys, kept_in_float32, run_layers
 from ..norm import RMSNorm
+from ..skeleton import skeleton
 from . import shards
+from .arch_config import expands
+from .expanded_mla import ExpandedMLA, HeadPages
 from .kda_backend import KDAPages, state_dtypes, state_shapes
 from .latent_backend import LatentPages
 
@@ -97,8 +100,11 @@ class UnabridgedK3ForCausalLM(nn.Module, HasInnerState, IsHybrid, SupportsPP):
         )
         self.is_first, self.is_last = stage.is_first_rank, stage.is_last_rank
 
-        with torch.device("meta"):
+        with skeleton():
             self.model = Stage(config, self.first, self.last)
+            if expands():
+                for i in filter(text.is_mla, range(self.first, self.last)):
+                    self.model.layers[str(i)].self_attn = ExpandedMLA(text)
         self._allocate(dtype)
         if self.ranks > 1:
             for name, module in self.model.named_modules():
@@ -113,10 +119,14 @@ class UnabridgedK3ForCausalLM(nn.Module, HasInnerState, IsHybrid, SupportsPP):
             self.lm_head = ParallelLMHead(text.vocab_size, text.hidden_size, params_dtype=dtype)
         self.logits_processor = LogitsProcessor(text.vocab_size)
 
-        self.pages: list[KDAPages | LatentPages] = []
+        self.pages: list[KDAPages | LatentPages | HeadPages] = []
         for i in range(self.first, self.last):
-            pages = LatentPages if text.is_mla(i) else KDAPages
-            self.pages.append(pages(text, vllm_config, f"model.layers.{i}.self_attn"))
+            name = f"model.layers.{i}.self_attn"
+            if text.is_mla(i) and expands():
+                self.pages.append(HeadPages(text, vllm_config, name, self.ranks))
+            else:
+                pages = LatentPages if text.is_mla(i) else KDAPages
+                self.pages.append(pages(text, vllm_config, name))
         self.hidden_size, self.eps = text.hidden_size, text.rms_norm_eps
         self.sources = -(-self.first // text.attn_res_block_size)
         """Finished blocks before this stage, the embedding counted as one."""
@@ -210,9 +220,12 @@ class UnabridgedK3ForCausalLM(nn.Module, HasInnerState, IsHybrid, SupportsPP):
             full, rest = divmod(tokens, _WARM_UP)
             return [_WARM_UP] * full + [rest] * (rest > 0), None
         assert isinstance(steps, dict)
-        lengths: list[int] = []
+        lengths = [tokens]  # layers that attend by themselves do not ask
         states: list[Sequence[Any]] = []
         for i, pages in enumerate(self.pages, self.first):
+            if isinstance(pages, HeadPages):
+                states.append([pages])
+                continue
             step = steps[f"model.layers.{i}.self_attn"]
             lengths = step.lengths
             states.append(pages.states(step) if isinstance(pages, KDAPages) else pages.caches(step))

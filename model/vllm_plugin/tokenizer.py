@@ -20,6 +20,7 @@ from vllm.tokenizers.protocol import TokenizerLike
 from ..chat.render import render
 from ..chat.tokenizer import RESERVED, Tokenizer
 from ..chat.xtml import encode
+from ..sampling import Defaults
 
 
 class K3Tokenizer(TokenizerLike):
@@ -29,11 +30,19 @@ class K3Tokenizer(TokenizerLike):
     def from_pretrained(
         cls, path_or_repo_id: str | Path, *args: Any, truncation_side: str = "left", **_: Any
     ) -> K3Tokenizer:
-        """Read `tiktoken.model` of a checkpoint's folder. Raises `TokenizerError`."""
-        return cls(Tokenizer.from_file(path_or_repo_id), str(path_or_repo_id), truncation_side)
+        """Read `tiktoken.model` and the settings of a checkpoint's folder.
 
-    def __init__(self, tokenizer: Tokenizer, name: str, truncation_side: str) -> None:
+        Raises `TokenizerError`, or `ConfigError` for the settings.
+        """
+        own = Tokenizer.from_file(path_or_repo_id)
+        defaults = Defaults.of_checkpoint(Path(path_or_repo_id))
+        return cls(own, str(path_or_repo_id), truncation_side, defaults.effort)
+
+    def __init__(
+        self, tokenizer: Tokenizer, name: str, truncation_side: str, effort: str | None
+    ) -> None:
         self._own = tokenizer
+        self._effort = effort
         self.name_or_path = name
         self._side = truncation_side
         base = range(tokenizer.base_size)
@@ -106,7 +115,7 @@ class K3Tokenizer(TokenizerLike):
             messages,
             tools=tools,
             thinking=settings.get("thinking", True),
-            effort=settings.get("thinking_effort"),
+            effort=settings.get("thinking_effort") or self._effort,
             tool_choice=settings.get("tool_choice"),
             response_format=settings.get("response_format"),
             generation_prefix=settings.get("add_generation_prompt", True),

@@ -1,12 +1,13 @@
-"""A small K3 with blocks of few tokens, and vLLM in a process of its own."""
+"""A small K3 with blocks of few tokens, and vLLM in a process of its own, or as a server."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,30 @@ def drive() -> Callable[..., Any]:
         return json.loads(done.stdout.splitlines()[-1])
 
     return run
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """K3-nano behind `unabridged serve --engine vllm`, in blocks of 64 tokens."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    root = tmp_path_factory.mktemp("states")
+    words = ["serve", "--engine", "vllm", "--port", str(port), "--states", str(root)]
+    words += ["--cache", "128M", "--verbose", "--", "--block-size", "16", "--enforce-eager"]
+    log = (root / "log").open("wb")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "unabridged", *words],
+        stdout=log,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert server.stderr is not None
+    try:
+        told = b""
+        while b"serving k3-nano at" not in told:
+            told = server.stderr.readline()
+            assert told, (root / "log").read_bytes().decode()[-8000:]
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        server.terminate()
+        server.communicate(timeout=120)

@@ -5,13 +5,8 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
-import socket
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +21,6 @@ from unabridged.model.chat.xtml import encode
 from unabridged.model.folder import NANO
 
 pytestmark = pytest.mark.vllm
-
-
-@pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server of its own port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    root = tmp_path_factory.mktemp("states")
-    words = ["serve", "--engine", "vllm", "--port", str(port), "--states", str(root)]
-    words += ["--cache", "128M", "--verbose", "--", "--block-size", "16", "--enforce-eager"]
-    log = (root / "log").open("wb")
-    server = subprocess.Popen(
-        [sys.executable, "-m", "unabridged", *words],
-        stdout=log,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert server.stderr is not None
-    try:
-        told = b""
-        while b"serving k3-nano at" not in told:
-            told = server.stderr.readline()
-            assert told, (root / "log").read_bytes().decode()[-8000:]
-        yield f"http://127.0.0.1:{port}/v1"
-    finally:
-        server.terminate()
-        server.communicate(timeout=120)
 
 
 def test_the_contract_is_kept(url: str) -> None:
