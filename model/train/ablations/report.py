@@ -68,7 +68,10 @@ def _cell(kind: str, mean: float, half: float) -> str:
 
 
 def plot(name: str, experiment: Experiment, runs: Runs, path: Path) -> None:
-    """An SVG: each seed a dot, each arm's mean with its interval; for balance, excess by step."""
+    """An SVG: each seed a dot, each arm's mean with its interval; for balance, excess by step.
+
+    Of letters the loss is shown where there are any: on answers such models are all good.
+    """
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -84,14 +87,21 @@ def plot(name: str, experiment: Experiment, runs: Runs, path: Path) -> None:
         axes.set(xlabel="step", ylabel="busiest expert above its share, %", ylim=(0, None))
         axes.legend(frameon=False)
     else:
+        of_letters = all(
+            result.chain is not None for results in runs.values() for result in results
+        )
         for row, results in enumerate(runs.values()):
-            mean, half = interval([result.recall for result in results])
-            axes.errorbar(100 * mean, row, xerr=100 * half, fmt="s", color="black", capsize=3)
-            dots = [100 * result.recall for result in results]
-            axes.plot(dots, [row] * len(dots), "o", color="tab:blue", alpha=0.5, zorder=0)
+            dots = [result.chain if of_letters else 100 * result.recall for result in results]
+            known = [dot for dot in dots if dot is not None]
+            mean, half = interval(known)
+            axes.errorbar(mean, row, xerr=half, fmt="s", color="black", capsize=3, markersize=4)
+            axes.plot(known, [row] * len(known), "o", color="tab:blue", alpha=0.5, zorder=0)
         axes.set_yticks(range(len(runs)), list(runs))
         axes.invert_yaxis()
-        axes.set(xlabel="answers right, %", xlim=(0, 102))
+        if of_letters:
+            axes.set(xlabel="nats a letter above the least", xlim=(0, None))
+        else:
+            axes.set(xlabel="answers right, %", xlim=(0, 102))
     axes.set_title(experiment.title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None})
